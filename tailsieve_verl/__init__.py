@@ -1,0 +1,1 @@
+"""TailSieve for verl: adaptive two-pool routing of long-tailed rollouts."""

@@ -1,0 +1,160 @@
+"""The settings under ``trainer.v1.tailsieve``: fields, defaults, and the check of every value.
+
+Errors are one sentence each: which key, what was wrong, what would be right. Nothing here imports verl, ray or torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy, Policy, PolicyContext, check_split
+
+PREFIX = "trainer.v1.tailsieve"
+POLICIES = ("inner_loop", "fixed", "uniform_group")
+PLACEMENTS = ("group", "request")
+
+
+class TailSieveConfigError(ValueError):
+    """A setting is wrong; the message is one sentence that names the key, the value and the remedy."""
+
+
+@dataclass(frozen=True)
+class TailSieveConfig:
+    """Settings of a run.
+
+    Attributes:
+        policy: ``inner_loop`` (q follows the pools' completion times), ``fixed`` or ``uniform_group``.
+        q: groups isolated in the tail pool (at the start, if the policy moves it); null chooses max(1, N // 8).
+        m: replicas of the tail pool; null chooses max(1, R // 2).
+        schedule: for ``fixed``: step -> [q, m] from that step on.
+        tail_placement, bulk_placement: deal a pool's work by whole ``group`` or by ``request``.
+        max_retries: how often a failing prompt is generated again before it is dropped.
+        stall_deadline_s: the run ends with an error if no response is finished for this long during a rollout.
+        sync_deadline_s: the same for a weight sync, an abort or a checkpoint of the engines.
+        health_interval_s: how often the replicas are asked whether they are alive while a rollout is awaited.
+        record: write ``tailsieve/steps.jsonl`` beside the checkpoints.
+    """
+
+    policy: str = "inner_loop"
+    q: int | None = None
+    m: int | None = None
+    schedule: dict[int, tuple[int, int]] = field(default_factory=dict)
+    tail_placement: str = "request"
+    bulk_placement: str = "request"
+    max_retries: int = 2
+    stall_deadline_s: float = 3600.0
+    sync_deadline_s: float = 1800.0
+    health_interval_s: float = 20.0
+    record: bool = True
+
+
+def parse(raw: Mapping[str, Any] | None) -> TailSieveConfig:
+    """Check types and names of a plain mapping and fill in defaults.
+
+    Raises:
+        TailSieveConfigError: for an unknown key or a value of the wrong kind.
+    """
+    known = {f.name: f for f in fields(TailSieveConfig)}
+    values: dict[str, Any] = {}
+    for key, value in (raw or {}).items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known keys are {', '.join(known)}."
+            raise TailSieveConfigError(f"{PREFIX}.{key} is not a TailSieve setting; {hint}")
+        values[key] = _converted(key, value)
+    _one_of("policy", values.get("policy", known["policy"].default), POLICIES)
+    for key in ("tail_placement", "bulk_placement"):
+        _one_of(key, values.get(key, known[key].default), PLACEMENTS)
+    if values.get("schedule") and values.get("policy", known["policy"].default) != "fixed":
+        raise TailSieveConfigError(f"{PREFIX}.schedule needs {PREFIX}.policy=fixed; remove it or change the policy.")
+    return TailSieveConfig(**values)
+
+
+def resolve_split(config: TailSieveConfig, n_groups: int, replicas: int) -> tuple[int, int]:
+    """The starting (q, m) for a run of N groups on R replicas, checked.
+
+    Raises:
+        TailSieveConfigError: if q or m is out of range.
+    """
+    if config.policy == "uniform_group" or replicas == 1 or n_groups == 1:
+        return 0, 0
+    q = max(1, n_groups // 8) if config.q is None else config.q
+    m = max(1, replicas // 2) if config.m is None else config.m
+    _checked_split(f"{PREFIX}.q and {PREFIX}.m", q, m, n_groups, replicas)
+    return q, m
+
+
+def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Policy:
+    """The policy a configuration asks for. One replica, or one group a batch, leaves nothing to route: uniform."""
+    q, m = resolve_split(config, n_groups, replicas)
+    uniform_group = config.policy == "uniform_group"
+    context = PolicyContext(
+        n_groups=n_groups,
+        replicas=replicas,
+        tail_placement=config.tail_placement,  # type: ignore[arg-type]  # checked by parse
+        bulk_placement="group" if uniform_group else config.bulk_placement,  # type: ignore[arg-type]
+    )
+    if config.policy == "inner_loop" and q:
+        return InnerLoopPolicy(context, q, m)
+    schedule = dict(config.schedule) if q else {}
+    for step, split in schedule.items():
+        _checked_split(f"{PREFIX}.schedule at step {step}", *split, n_groups, replicas)
+    return FixedPolicy(context, q, m, schedule)
+
+
+def _checked_split(where: str, q: int, m: int, n_groups: int, replicas: int) -> None:
+    try:
+        check_split(q, m, n_groups, replicas)
+    except ValueError as error:
+        raise TailSieveConfigError(f"{where}: {error}.") from None
+
+
+def _one_of(key: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise TailSieveConfigError(f"{PREFIX}.{key}={value} is unknown; choose one of {', '.join(allowed)}.")
+
+
+def _converted(key: str, value: Any) -> Any:
+    if key in ("q", "m"):
+        return None if value is None else _whole(key, value, minimum=0)
+    if key == "max_retries":
+        return _whole(key, value, minimum=0)
+    if key.endswith("_s"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be a positive number of seconds.")
+        return float(value)
+    if key == "record":
+        if not isinstance(value, bool):
+            raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be true or false.")
+        return value
+    if key == "schedule":
+        return _schedule(value)
+    return value
+
+
+def _whole(key: str, value: Any, *, minimum: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be a whole number of at least {minimum}.")
+    return value
+
+
+def _schedule(value: Any) -> dict[int, tuple[int, int]]:
+    schedule: dict[int, tuple[int, int]] = {}
+    for step, split in dict(value or {}).items():
+        try:
+            number = int(step)
+            q, m = (int(part) for part in split)
+        except (TypeError, ValueError):
+            raise TailSieveConfigError(
+                f"{PREFIX}.schedule has {step}: {split}; write each entry as step: [q, m], for example 5: [4, 1]."
+            ) from None
+        if number < 1:
+            raise TailSieveConfigError(f"{PREFIX}.schedule has step {number}; steps count from 1.")
+        schedule[number] = (q, m)
+    return schedule
+
+
+assert all(f.default is not MISSING or f.default_factory is not MISSING for f in fields(TailSieveConfig))

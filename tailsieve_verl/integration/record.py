@@ -1,0 +1,102 @@
+"""The run's record: one JSON line a step in ``tailsieve/steps.jsonl`` under the checkpoint folder.
+
+Crash-safe: a line is written whole and flushed; a torn last line is ignored by the reader. After a resume the steps that
+are run again are appended again; the reader keeps the last of each step and drops later ones of the abandoned run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tailsieve_verl.core.plan import Decision, StepObservation
+
+SCHEMA = 1
+FILE = Path("tailsieve") / "steps.jsonl"
+
+
+class RunRecord:
+    """Appends steps to the record of a run.
+
+    Args:
+        folder: the run's checkpoint folder (``trainer.default_local_dir``).
+        enabled: False writes nothing.
+    """
+
+    def __init__(self, folder: str | Path, *, enabled: bool = True) -> None:
+        self.path = Path(folder) / FILE
+        self._enabled = enabled
+
+    def start(self, config: Mapping[str, Any], *, first_step: int) -> None:
+        """Mark where a run, or a resumed run, begins: earlier lines from ``first_step`` on are void."""
+        self._append({"kind": "start", "schema": SCHEMA, "first_step": first_step, **config})
+
+    def step(
+        self,
+        observation: StepObservation,
+        decision: Decision,
+        *,
+        weights_version: int,
+        metrics: Mapping[str, float],
+    ) -> None:
+        """Append a finished step."""
+        counts = observation.plan.counts
+        self._append(
+            {
+                "kind": "step",
+                "step": observation.plan.step,
+                "weights_version": weights_version,
+                "plan": {**dataclasses.asdict(observation.plan), "left_over": counts.left_over},
+                "t_tail_s": observation.t_tail_s,
+                "t_bulk_s": observation.t_bulk_s,
+                "cut_s": observation.cut_s,
+                "abort_s": observation.abort_s,
+                "failed": observation.failed,
+                "retried": observation.retried,
+                "groups": [dataclasses.asdict(group) for group in observation.groups],
+                "decision": dataclasses.asdict(decision),
+                "metrics": dict(metrics),
+            }
+        )
+
+    def trained(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append what is known only when the training step is over: reward, lengths, step time."""
+        self._append({"kind": "trained", "step": step, "metrics": dict(metrics)})
+
+    def _append(self, line: dict[str, Any]) -> None:
+        if not self._enabled:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(json.dumps(line, default=_plain) + "\n")
+            file.flush()
+
+
+def read_steps(folder: str | Path) -> list[dict[str, Any]]:
+    """Steps of a run in order, each with the metrics of its ``trained`` line under ``trained`` (if it came).
+
+    Raises:
+        FileNotFoundError: if the run left no record.
+    """
+    steps: dict[int, dict[str, Any]] = {}
+    for text in (Path(folder) / FILE).read_text().splitlines():
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            continue  # torn by a crash
+        if line["kind"] == "start":
+            steps = {number: step for number, step in steps.items() if number < line["first_step"]}
+        elif line["kind"] == "step":
+            steps[line["step"]] = line
+        elif line["step"] in steps:
+            steps[line["step"]]["trained"] = line["metrics"]
+    return [steps[number] for number in sorted(steps)]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):  # numpy and torch scalars
+        return value.item()
+    raise TypeError(f"cannot record a {type(value).__name__}")

@@ -1,0 +1,77 @@
+"""Our replay buffer: the training batch is exactly the groups the rollout step selected, checked group by group.
+
+Validation keeps verl's own sampling, with a shorter poll.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+logger = logging.getLogger(__name__)
+
+# verl polls validation every 2 s; asking the store costs milliseconds.
+VALIDATION_POLL_S = 0.1
+
+
+class OffPolicyError(RuntimeError):
+    """A group of the batch is incomplete or was not sampled under the current weights."""
+
+
+class TailSieveReplayBuffer(ReplayBuffer):
+    """Replay buffer of the two-pool rollout.
+
+    Args:
+        finish_rollout: completes the rollout and returns uid -> responses expected, for the groups of the batch.
+        kwargs: verl's own arguments.
+    """
+
+    def __init__(self, finish_rollout: Callable[[], dict[str, int]], **kwargs: Any) -> None:
+        super().__init__(poll_interval=VALIDATION_POLL_S, **kwargs)
+        self._finish_rollout = finish_rollout
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
+        """The step's batch; everything else of the partition (trajectories of cut groups) is cleared."""
+        if partition_id == "val":
+            return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+        expected = self._finish_rollout()
+        items = (tq.kv_list(partition_id) or {}).get(partition_id, {})
+        keys = [k for k, tag in items.items() if not tag.get("is_prompt") and k.split("_")[0] in expected]
+        check_batch({k: items[k] for k in keys}, expected, weights_version=global_steps - 1)
+        kept = set(keys)
+        rest = [k for k in items if k not in kept]
+        if rest:
+            tq.kv_clear(keys=rest, partition_id=partition_id)
+        return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[items[k] for k in keys]), {}
+
+
+def check_batch(tags: dict[str, dict[str, Any]], expected: dict[str, int], weights_version: int) -> None:
+    """Check that every group is complete and on-policy.
+
+    Args:
+        tags: trajectory key ``{uid}_{session}_{index}`` -> verl's tag.
+        expected: uid -> number of responses.
+        weights_version: version of the current weights (verl counts weight syncs by training step).
+
+    Raises:
+        OffPolicyError: naming the first group that is not.
+    """
+    sessions: dict[str, set[str]] = defaultdict(set)
+    for key, tag in tags.items():
+        uid, session, _ = key.split("_")
+        sessions[uid].add(session)
+        versions = (tag.get("min_global_steps"), tag.get("max_global_steps"))
+        if versions != (weights_version, weights_version):
+            raise OffPolicyError(
+                f"response {session} of group {uid} was sampled under weights versions {versions[0]}..{versions[1]}, "
+                f"the current one is {weights_version}"
+            )
+    for uid, count in expected.items():
+        if len(sessions[uid]) != count:
+            raise OffPolicyError(f"group {uid} has {len(sessions[uid])} of {count} responses")

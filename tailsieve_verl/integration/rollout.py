@@ -1,0 +1,249 @@
+"""One rollout step, executed: launch the plan, wait, cut, replace what failed, and report the raw facts.
+
+    open   ledger.open -> router.open_step -> submit to the agent loops
+    wait   router.wait_verdict, with health checks and a stall deadline
+    cut    router.cut -> abort bulk replicas -> drained -> end sessions -> nothing unfinished -> resume
+    done   observation; the ledger is closed once the batch has been checked
+
+The shell decides nothing: every choice is the ledger's or the tracker's. Everything it talks to is passed in, so the
+whole step runs in tests against fakes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tailsieve_verl.core.bias import tail_order
+from tailsieve_verl.core.ledger import Launch, Ledger
+from tailsieve_verl.core.plan import GroupRecord, GroupStatus, StepObservation, StepPlan
+from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError
+from tailsieve_verl.integration.prompts import PromptStream, Submit, prompt_key, sessions_of
+from tailsieve_verl.integration.router import GroupLog, LaunchedGroup, StepLog, StepStatus
+
+logger = logging.getLogger(__name__)
+
+# Aborted requests come back within tens of milliseconds; a replica that has not drained after this is in trouble.
+DRAIN_TIMEOUT_S = 120.0
+
+
+class RouterPort(Protocol):
+    """The router, called synchronously."""
+
+    def open_step(self, *args: Any) -> None: ...
+    def add_groups(self, groups: list[LaunchedGroup]) -> None: ...
+    def wait_verdict(self, timeout_s: float) -> StepStatus: ...
+    def cut(self) -> tuple[str, ...]: ...
+    def wait_drained(self, replicas: range, timeout_s: float) -> int: ...
+    def step_log(self) -> StepLog: ...
+
+
+class ReplicaPort(Protocol):
+    """The replicas, called synchronously."""
+
+    def abort(self, replicas: Sequence[int]) -> None: ...
+    def unfinished(self, replicas: Sequence[int]) -> int: ...
+    def resume(self, replicas: Sequence[int]) -> None: ...
+    def check(self) -> None: ...
+
+
+@dataclass
+class RolloutStep:
+    """A step in progress. ``uids`` maps the uid of each launch to its prompt's serial number."""
+
+    plan: StepPlan
+    uids: dict[str, int] = field(default_factory=dict)
+    was_cut: bool = False
+    stragglers: tuple[str, ...] = ()
+    sessions_done: dict[str, list[int]] = field(default_factory=dict)
+    dispatch_s: float = 0.0
+    abort_s: float = 0.0
+    failed: int = 0
+    retried: int = 0
+    dropped: int = 0
+
+
+class RolloutRunner:
+    """Runs rollout steps (module docstring).
+
+    Args:
+        end_sessions: tells the agent loops to end the sessions of these uids; returns uid -> sessions generated in full.
+        submit: hands (uid, row) pairs to the agent loops.
+        sessions: n, responses in a group.
+        stall_deadline_s, health_interval_s, sync_deadline_s: see the configuration schema.
+    """
+
+    def __init__(
+        self,
+        *,
+        router: RouterPort,
+        replicas: ReplicaPort,
+        ledger: Ledger,
+        stream: PromptStream,
+        submit: Submit,
+        end_sessions: Callable[[list[str], float], dict[str, list[int]]],
+        sessions: int,
+        stall_deadline_s: float,
+        health_interval_s: float,
+        sync_deadline_s: float,
+    ) -> None:
+        self._router, self._replicas = router, replicas
+        self._ledger, self._stream = ledger, stream
+        self._submit, self._end_sessions = submit, end_sessions
+        self.sessions = sessions
+        self._stall_s, self._health_s, self._sync_s = stall_deadline_s, health_interval_s, sync_deadline_s
+
+    def open(self, plan: StepPlan) -> RolloutStep:
+        """Launch a step."""
+        start = time.monotonic()
+        step = RolloutStep(plan)
+        launches = self._ledger.open(plan, self._stream.draw(self._ledger.to_draw(plan)))
+        groups = self._announce(step, launches)
+        self._router.open_step(
+            plan.counts.batch,
+            groups,
+            plan.tail_replicas,
+            plan.bulk_replicas,
+            plan.tail_placement,
+            plan.bulk_placement,
+        )
+        step.dispatch_s = time.monotonic() - start
+        self._submit([(group.uid, self._stream.rows[step.uids[group.uid]]) for group in groups])
+        return step
+
+    def wait(self, step: RolloutStep) -> list[str]:
+        """Bring the step to a complete batch; returns the uids of the batch.
+
+        Raises:
+            ReplicaDiedError: a replica or its engine is gone.
+            RolloutStalledError: no response was finished for ``stall_deadline_s``.
+            RuntimeError: more groups failed than a batch holds.
+        """
+        while True:
+            status = self._router.wait_verdict(self._health_s)
+            self._note_failures(step, status.failed)
+            if status.dead:
+                server, error = next(iter(status.dead.items()))
+                raise ReplicaDiedError(f"rollout replica {server} died in step {step.plan.step}: {error}")
+            match status.verdict.action:
+                case "done":
+                    break
+                case "cut":
+                    self._cut(step)
+                case "launch":
+                    self._replace(step, status.verdict.launch)
+                case "wait":
+                    self._still_alive(step, status)
+        return [g.uid for g in self._router.step_log().groups if not g.cut and not g.failed]
+
+    def observation(self, step: RolloutStep) -> StepObservation:
+        """The raw facts of a finished step."""
+        log = self._router.step_log()
+        generation_s = max(log.t_tail_s or 0.0, log.t_bulk_s or 0.0)
+        abort_ended_s = (log.cut_s or 0.0) + step.abort_s
+        return StepObservation(
+            plan=step.plan,
+            t_tail_s=log.t_tail_s,
+            t_bulk_s=log.t_bulk_s,
+            cut_s=log.cut_s,
+            abort_s=min(step.abort_s, max(0.0, abort_ended_s - generation_s)),
+            groups=tuple(self._record(step, group) for group in log.groups),
+            failed=step.failed,
+            retried=step.retried,
+        )
+
+    def close(self, step: RolloutStep, observation: StepObservation) -> None:
+        """Settle the accounts: the batch is trained, stragglers are carried in order of their tail signal."""
+        trained = [g.prompt for g in observation.groups if g.status == "trained"]
+        cut = [g for g in observation.groups if g.status == "cut"]
+        unfinished = [sum(not done for done in g.complete) for g in cut]
+        order = tail_order(unfinished, [sum(g.tokens) for g in cut])
+        self._ledger.close(trained, [cut[i].prompt for i in order])
+        self._stream.release(self._ledger.waiting)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _announce(self, step: RolloutStep, launches: Iterable[Launch]) -> list[LaunchedGroup]:
+        groups = []
+        for launch in launches:
+            uid = str(uuid.uuid4())  # of this launch, so that nothing of an earlier attempt can be mistaken for it
+            step.uids[uid] = launch.prompt
+            row = self._stream.rows[launch.prompt]
+            groups.append(LaunchedGroup(uid, launch.route, sessions_of(row, self.sessions)))
+        return groups
+
+    def _cut(self, step: RolloutStep) -> None:
+        step.stragglers = self._router.cut()
+        step.was_cut = True
+        if not step.stragglers:
+            return
+        start = time.monotonic()
+        bulk = step.plan.bulk_replicas
+        self._replicas.abort(bulk)
+        left = self._router.wait_drained(bulk, DRAIN_TIMEOUT_S)
+        step.sessions_done = self._end_sessions(list(step.stragglers), self._sync_s)
+        unfinished = self._replicas.unfinished(bulk)
+        if left or unfinished:
+            raise RolloutStalledError(
+                f"{max(left, unfinished)} requests are still unfinished on the bulk replicas after the abort of "
+                f"step {step.plan.step}"
+            )
+        self._replicas.resume(bulk)
+        step.abort_s = time.monotonic() - start
+
+    def _replace(self, step: RolloutStep, count: int) -> None:
+        launches, to_draw = self._ledger.extra(count, must_finish=step.was_cut)
+        step.retried += len(launches)
+        launches += self._ledger.draw_extra(self._stream.draw(to_draw), must_finish=step.was_cut)
+        groups = self._announce(step, launches)
+        self._router.add_groups(groups)
+        self._submit([(group.uid, self._stream.rows[step.uids[group.uid]]) for group in groups])
+
+    def _note_failures(self, step: RolloutStep, failed: Iterable[tuple[str, str]]) -> None:
+        for uid, error in failed:
+            prompt = step.uids[uid]
+            again = self._ledger.fail(prompt)
+            step.failed += 1
+            step.dropped += not again
+            fate = "it will be generated again" if again else "it is dropped after too many failures"
+            logger.warning("tailsieve: prompt %d failed in step %d (%s); %s", prompt, step.plan.step, error, fate)
+        if step.failed > max(step.plan.n_groups, 2):
+            raise RuntimeError(
+                f"{step.failed} prompt groups failed in step {step.plan.step}, more than a batch of "
+                f"{step.plan.n_groups}; the last error was: {list(failed)[-1][1]}"
+            )
+
+    def _still_alive(self, step: RolloutStep, status: StepStatus) -> None:
+        if status.idle_s > self._stall_s:
+            raise RolloutStalledError(
+                f"step {step.plan.step} has waited {status.idle_s:.0f} s without a finished response for "
+                f"{status.verdict.waiting_for}; raise trainer.v1.tailsieve.stall_deadline_s if that is normal"
+            )
+        self._replicas.check()
+
+    def _record(self, step: RolloutStep, log: GroupLog) -> GroupRecord:
+        status: GroupStatus = "cut" if log.cut else "failed" if log.failed else "trained"
+        n = len(log.tokens)
+        if status == "trained":
+            complete = (True,) * n
+        elif log.uid in step.sessions_done:
+            done = set(step.sessions_done[log.uid])
+            complete = tuple(i in done for i in range(n))
+        else:  # the group had ended in its worker before the cut reached it
+            complete = (status == "cut" and all(t is not None for t in log.finished_s),) * n
+        return GroupRecord(
+            prompt=step.uids[log.uid],
+            key=prompt_key(self._stream.rows[step.uids[log.uid]]) if step.uids[log.uid] in self._stream.rows else "",
+            route=log.route,
+            status=status,
+            replicas=log.replicas,
+            started_s=log.started_s,
+            finished_s=log.finished_s,
+            tokens=log.tokens,
+            complete=complete,
+            generated_s=log.generated_s,
+        )

@@ -1,0 +1,241 @@
+"""The trainer mode ``tailsieve``: verl's synchronous trainer with a two-pool rollout.
+
+    fit
+     +- step                                     (verl's loop)
+     |   +- prepare_step      policy.plan -> runner.open       prompts are launched, nobody waits
+     |   +- _step_once
+     |   |   +- sample        runner.wait                      cut, abort, complete batch -> replay buffer
+     |   |   +- on_sample_end replicas sleep                   (verl's)
+     |   |   +- log-probabilities, advantage, update           (verl's)
+     |   +- _decide           observation -> policy.observe    before the checkpoint, so that it holds the decision
+     +- _save_checkpoint      our state first, then verl's
+     +- on_step_end           weights to all replicas          (verl's)
+
+The trainer decides nothing: policies, the ledger and the step tracker do.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils import tensordict_utils as tu
+
+from tailsieve_verl.config.schema import build_policy, parse
+from tailsieve_verl.core.ledger import Ledger
+from tailsieve_verl.core.lengths import LengthMonitor
+from tailsieve_verl.core.metrics import step_metrics
+from tailsieve_verl.integration import checkpoint, console, preflight
+from tailsieve_verl.integration.agent_loop import ROUTED, TailSieveAgentLoopManager
+from tailsieve_verl.integration.client import TailSieveLLMClient
+from tailsieve_verl.integration.deadline import within
+from tailsieve_verl.integration.ports import RayReplicas, RayRouter
+from tailsieve_verl.integration.prompts import PromptStream, Row, sessions_of
+from tailsieve_verl.integration.record import RunRecord
+from tailsieve_verl.integration.replay_buffer import TailSieveReplayBuffer
+from tailsieve_verl.integration.rollout import RolloutRunner, RolloutStep
+
+logger = logging.getLogger(__name__)
+
+ROUTER_YAML = Path(__file__).with_name("router.yaml")
+
+
+@register_trainer("tailsieve")
+class TailSieveTrainer(PPOTrainerSync):
+    """Synchronous GRPO with TailSieve's two pools (module docstring)."""
+
+    agent_loop_manager: TailSieveAgentLoopManager
+
+    def __init__(self, config: DictConfig) -> None:
+        preflight.check(config)
+        super().__init__(config)
+        # verl compares this name with "sync" to choose its synchronous ways: no snapshot of the transfer queue, no
+        # re-issue of its prompts. All of them are right for this trainer.
+        self.trainer_mode = "sync"
+        self.settings = parse(OmegaConf.to_container(config.trainer.v1.tailsieve, resolve=True))  # type: ignore[arg-type]
+        with open_dict(self.config):
+            self.config.data.gen_batch_size = 1  # the stream is drawn prompt by prompt
+            self.config.actor_rollout_ref.rollout.router_config_path = str(ROUTER_YAML)
+        replicas = preflight.count_replicas(config)
+        self.n_groups = int(config.data.train_batch_size)
+        self.policy = build_policy(self.settings, self.n_groups, replicas)
+        self.ledger = Ledger(max_retries=self.settings.max_retries)
+        self.lengths = LengthMonitor(max_tokens=config.data.get("max_response_length"))
+        self.run_record = RunRecord(config.trainer.default_local_dir, enabled=self.settings.record)
+        self._step: RolloutStep | None = None
+        self._history: list[dict[str, float]] = []
+        self._dropped_total = 0
+        self._reason = ""
+
+    # ---- set-up ---------------------------------------------------------------------------------------------------
+
+    def _build_replay_buffer(self) -> TailSieveReplayBuffer:
+        sampler = self.config.trainer.v1.sampler
+        return TailSieveReplayBuffer(
+            self._finish_rollout,
+            trainer_mode="sync",
+            trainer_config=self.config.trainer.v1.tailsieve,
+            max_off_policy_threshold=sampler.max_off_policy_threshold,
+            max_off_policy_strategy=sampler.max_off_policy_strategy,
+            sampler_kwargs=sampler.sampler_kwargs,
+        )
+
+    def _setup(self) -> None:
+        from tailsieve_verl.integration.replica import our_replicas
+
+        with our_replicas():
+            super()._setup()
+
+    def _init_dataloader(self) -> None:
+        super()._init_dataloader()
+        # verl ends after its last epoch even if more steps were asked for.
+        self.last_step = min(
+            self.total_training_steps, self.steps_per_epoch * int(self.config.trainer.total_epochs)
+        )
+        if self.steps_per_epoch < 1:
+            raise preflight.TailSieveConfigError(
+                f"data.train_batch_size={self.n_groups} is larger than the {len(self.train_dataset)} prompts that are "
+                f"left of data.train_files after verl's filters; lower it or add data."
+            )
+        self.stream = PromptStream(self.train_dataloader, self.steps_per_epoch * self.n_groups)
+
+    def get_llm_client(self) -> TailSieveLLMClient:
+        """Client that tells the router group and session of each request."""
+        return self.llm_server_manager.get_client(client_cls=TailSieveLLMClient)
+
+    def fit(self, agent_loop_manager: TailSieveAgentLoopManager) -> None:
+        """Train; see the module docstring."""
+        settings = self.settings
+        self.replica_port = RayReplicas(self.llm_server_manager.get_replicas(), settings.sync_deadline_s)
+        self.runner = RolloutRunner(
+            router=RayRouter(self.llm_server_manager.global_load_balancer),
+            replicas=self.replica_port,
+            ledger=self.ledger,
+            stream=self.stream,
+            submit=self._submit_rows,
+            end_sessions=agent_loop_manager.cut,
+            sessions=int(self.config.actor_rollout_ref.rollout.n),
+            stall_deadline_s=settings.stall_deadline_s,
+            health_interval_s=settings.health_interval_s,
+            sync_deadline_s=settings.sync_deadline_s,
+        )
+        context = self.policy.context
+        run = {"n_groups": context.n_groups, "replicas": context.replicas, "n": self.runner.sessions}
+        self.run_record.start(run, first_step=self.global_steps + 1)
+        super().fit(agent_loop_manager)
+        print("\n".join(console.summary(self._history)), flush=True)
+
+    # ---- one step -------------------------------------------------------------------------------------------------
+
+    def prepare_step(self) -> dict[str, Any]:
+        plan = self.policy.plan(
+            step=self.global_steps, carried=len(self.ledger.carried), last=self.global_steps >= self.last_step
+        )
+        self._step = self.runner.open(plan)
+        return {}
+
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
+        batch = super().step(metrics, timing_raw)
+        self._decide()
+        return batch
+
+    def on_step_end(self) -> None:
+        self.replica_port.check()  # a weight sync into a dead replica would wait for ever
+        within(self.settings.sync_deadline_s, f"the weight sync of step {self.global_steps}", super().on_step_end)
+        self._pending_sync_metrics = {
+            **(getattr(self, "_pending_sync_metrics", None) or {}),
+            **{f"tailsieve/{name}": value for name, value in self._metrics.items()},
+        }
+
+    def _submit_rows(self, rows: list[tuple[str, Row]]) -> None:
+        chunks = []
+        for uid, row in rows:
+            chunk = tu.get_tensordict({**row, "uid": [uid], ROUTED: [True]})
+            chunks.append(chunk)
+        batch = chunks[0] if len(chunks) == 1 else tu.concat_tensordict(chunks)
+        tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+        self._submit_batch_to_rollout(batch)
+
+    def _finish_rollout(self) -> dict[str, int]:
+        """Called by the replay buffer: complete the rollout; uid -> responses for the groups of the batch."""
+        assert self._step is not None
+        uids = self.runner.wait(self._step)
+        rows, n = self.stream.rows, self.runner.sessions
+        return {uid: sessions_of(rows[self._step.uids[uid]], n) for uid in uids}
+
+    def _decide(self) -> None:
+        assert self._step is not None
+        start = time.monotonic()
+        observation = self.runner.observation(self._step)
+        self.runner.close(self._step, observation)
+        decision = self.policy.observe(observation)
+        self.lengths.add(observation)
+        bias = self.lengths.bias()
+        self._dropped_total += self._step.dropped
+        metrics = step_metrics(observation, decision, carried_next=len(self.ledger.carried))
+        metrics.update(trained_total=self.ledger.trained, dropped_total=self._dropped_total)
+        if bias is not None:
+            metrics.update(
+                {"bias/mean": bias.mean, "bias/p99": bias.p99, "bias/truncated": bias.truncated, "bias/ks": bias.ks}
+            )
+        metrics["dispatch_s"] = self._step.dispatch_s
+        metrics["decide_s"] = time.monotonic() - start
+        metrics["overhead_s"] = metrics["dispatch_s"] + metrics["abort_s"] + metrics["decide_s"]
+        self._metrics, self._reason = metrics, decision.reason
+        self.run_record.step(observation, decision, weights_version=self.global_steps - 1, metrics=metrics)
+
+    def _compute_metrics(
+        self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **kwargs: Any
+    ) -> None:
+        super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
+        step_s = timing_raw["step"]
+        ours = {**self._metrics, "step_s": step_s, "overhead_share": self._metrics["overhead_s"] / step_s}
+        for name, source in (("reward", "critic/rewards/mean"), ("length", "response_length/mean")):
+            if source in metrics:
+                ours[name] = float(metrics[source])
+        metrics["tailsieve/overhead_share"] = ours["overhead_share"]
+        self._history.append(ours)
+        timings = {f"timing_s/{name}": value for name, value in timing_raw.items()}
+        self.run_record.trained(self.global_steps, {**ours, **timings})
+        print(console.step_line(self.global_steps, ours, self._reason), flush=True)
+
+    # ---- checkpoints ----------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        waiting = self.ledger.waiting
+        state = {
+            "n_groups": self.n_groups,
+            "policy": {"name": self.settings.policy, "state": self.policy.state_dict()},
+            "ledger": self.ledger.state_dict(),
+            "stream": self.stream.state_dict(),
+            "lengths": self.lengths.state_dict(),
+        }
+        checkpoint.save(folder, state, {prompt: self.stream.rows[prompt] for prompt in waiting})
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps == 0:
+            return
+        folder = preflight.resume_folder(self.config)
+        assert folder is not None
+        state, rows = checkpoint.load(folder, n_groups=self.n_groups)
+        self.ledger.load_state_dict(state["ledger"])
+        self.stream.load_state_dict(state["stream"], rows)
+        self.lengths.load_state_dict(state["lengths"])
+        if state["policy"]["name"] == self.settings.policy:
+            self.policy.load_state_dict(state["policy"]["state"])
+        else:
+            logger.warning(
+                "tailsieve: the checkpoint was saved under policy %s; %s starts from its configuration",
+                state["policy"]["name"],
+                self.settings.policy,
+            )
+
