@@ -5,8 +5,8 @@ Invariants, for carried c and left over c':
     * tail + residual = c: every carried group runs, and always finishes.
     * the last step leaves nothing over.
 
-The one rule behind the table: a step runs ``min(c, q)`` of its carried groups in the tail pool, drains the others in the
-bulk pool, and leaves q groups over. First step, growth, shrinking and leaving for uniform are cases of it.
+The one rule behind the table: a step runs ``min(c, q)`` of its carried groups in the tail pool, drains the others in
+the bulk pool, and leaves q groups over. First step, growth, shrinking and leaving for uniform are cases of it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LengthBias:
-    """Consumed minus reference: ``mean`` and ``p99`` relative, ``truncated`` as a difference of shares, ``ks`` a distance."""
+    """Consumed against reference: mean and p99 relative, truncated as a difference of shares, ks as a distance."""
 
     mean: float
     p99: float
@@ -36,8 +36,8 @@ def product_limit(lengths: ArrayLike, complete: ArrayLike) -> tuple[Floats, Floa
         complete: shape [K], False where the response was cut at that length.
 
     Returns:
-        support (sorted distinct lengths, the largest included) and its probabilities, which sum to 1: the mass beyond the
-        last complete response goes to the largest length seen.
+        support (sorted distinct lengths) and its probabilities, which sum to 1: the mass beyond the last complete
+        response goes to the largest length seen.
 
     Raises:
         ValueError: if there are no lengths or the shapes differ.

@@ -29,8 +29,9 @@ where F_d(k) is the least tau(b_1) + ... + tau(b_d) with sum b = k, and B_d(k) t
 Few hosts means that long requests share a replica (P is large); many hosts, that many replicas are held busy at low
 concurrency (W is large). s = 1, w = 1 is plain aggregate capacity, s = n plain pigeonhole, and R = 1 the replica time.
 
-Long inputs, O(n). With rho = min over 1 <= b <= n of tau(b) / b, the least time per token and request, the others take
-at least rho (k - j) in the sum above; s = 1 then gives, next to the pigeonhole bound,
+Long inputs. By monotony the hosts bound of the longest requests alone holds. For all of them, in O(n): with
+rho = min over 1 <= b <= n of tau(b) / b, the least time per token and request, the others take at least rho (k - j) in
+the sum above; s = 1 then gives, next to the pigeonhole bound,
 
     (w + R - 1) max_r T_r >= sum_k (L_k - L_{k+1}) [k rho + min over 1 <= b <= k of (w tau(b) - rho b)].
 
@@ -49,7 +50,7 @@ from numpy.typing import ArrayLike, NDArray
 from tailsieve_verl.core.checks import as_count, as_lengths
 from tailsieve_verl.core.decode import DecodeCurve
 
-#: The hosts bound costs R n^2 per weight; it is used up to this product, and beyond it the O(n) form.
+#: The hosts bound costs R n^2 per weight; it sees all requests up to this product, and the longest beyond it.
 HOSTS_BUDGET = 20_000_000
 #: Weights of hosts against others: 1/8 to 32 in half octaves. Each is valid; steps five times finer over a wider range
 #: raised the bound by at most 0.6 % on Table A.3 loads.
@@ -80,9 +81,16 @@ def makespan_lower_bound(
         cheapest = float((table[1 : limit + 1] / np.arange(1, limit + 1)).min())
         return max(float(tokens[0] * table[1 : limit + 1].min()), cheapest * float(tokens.sum()) / replicas)
     table[1:] = np.minimum.accumulate(table[:0:-1])[::-1]
+    if replicas == 1:
+        return float(tokens @ np.diff(table))
     if min(replicas, n) * n * n <= HOSTS_BUDGET:
         return _hosts_bound(tokens, replicas, table)
-    return max(float(_pigeonhole(tokens, replicas, table)[-1]), _capacity_bound(tokens, replicas, table))
+    longest = int((HOSTS_BUDGET / replicas) ** 0.5)
+    return max(
+        float(_pigeonhole(tokens, replicas, table)[-1]),
+        _capacity_bound(tokens, replicas, table),
+        _hosts_bound(tokens[:longest], replicas, table[: longest + 1]) if longest > replicas else 0.0,
+    )
 
 
 def _hosts_bound(descending: NDArray[np.float64], replicas: int, table: NDArray[np.float64]) -> float:

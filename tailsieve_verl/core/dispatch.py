@@ -2,10 +2,10 @@
 
 Invariants
     * A routed request runs on a replica of its group's pool, or is refused (None) once its group is closed.
-    * The first turn of a session depends only on the plan (order of the group in its pool, session number), never on the
-      order in which requests happen to arrive: the same plan gives the same placement in every process.
-    * Later turns stay on their replica (its prefix cache is warm) unless that replica is badly overloaded, and then move
-      only inside the pool.
+    * The first turn of a session depends only on the plan (order of the group in its pool, session number), never on
+      the order in which requests happen to arrive: the same plan gives the same placement in every process.
+    * Later turns stay on their replica (its prefix cache is warm) unless that replica is badly overloaded, and then
+      move only inside the pool.
     * Unrouted requests (validation) use all replicas, least loaded first, sticky by request id.
     * The cost of a call does not grow with the number of replicas or of live sessions.
 """
@@ -58,9 +58,7 @@ class LeastLoaded:
             self._buckets[new] = {replica: None}
         else:
             target[replica] = None
-        if new < self._least:
-            self._least = new
-        elif not bucket and old == self._least:
+        if new < self._least or (not bucket and old == self._least):
             self._least = new
 
     def pick(self) -> int:

@@ -1,6 +1,6 @@
 """A step's metrics (docs/metrics.md) from its plan, its observation and the policy's decision.
 
-Names are without the ``tailsieve/`` prefix. A quantity that does not exist in a step is left out, never reported as zero.
+Names are without the ``tailsieve/`` prefix. A quantity that a step does not have is left out, never zero.
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ from tailsieve_verl.core.decode import DecodeCurve
 #: Relative gap at which an optimum counts as proven. Rounding over a hundred additions is near 1e-14; at 1e-9 the exact
 #: forms of the replica time are compared too, and searching below it would tell apart solutions a nanosecond apart.
 PROOF_TOLERANCE = 1e-9
-#: Weights of the completion bounds; any set is valid. On Table A.3 loads 9 of them are up to 1.5 times faster on concave
-#: curves, but keep seven times the states on mildly convex ones (3.4 s against 0.6 s); 33 cost more than they save.
+#: Weights of the completion bounds; any set is valid. On Table A.3 loads 9 of them are up to 1.5 times faster on
+#: concave curves, but keep seven times the states on mildly convex ones (3.4 s against 0.6 s); 33 cost more than they
+#: save.
 BOUND_WEIGHTS = np.linspace(0.0, 1.0, 17)
 #: States kept per front in the successive passes; 0 is no limit. Factors of 16 waste at most 1/16 on earlier passes.
 PASS_WIDTHS = (16, 256, 4096, 65536, 0)

@@ -1,9 +1,9 @@
 """The plain records that cross the line between the core and the shell.
 
 Invariants
-    * Everything here is frozen data without behaviour beyond derived counts; nothing refers to verl, ray, torch or a clock.
+    * Everything here is frozen data without behaviour beyond derived counts; nothing refers to verl, ray or a clock.
     * A ``StepPlan`` speaks of counts only. Which prompts fill the counts is the ledger's business.
-    * ``counts.tail + counts.residual + counts.fresh_needed`` is the size of the update batch (N, unless the stream is short).
+    * ``counts.batch``, tail + residual + fresh_needed, is the size of the update batch: N, unless the stream is short.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class StepObservation:
     """Raw facts of a finished step; all durations in seconds of one monotonic clock.
 
     ``t_tail_s`` and ``t_bulk_s`` are the times of the last tail completion and of the last needed bulk completion
-    after the step was opened (``None`` for an empty pool). ``abort_s`` is what the abort added after both pools were done.
+    after the step was opened (``None`` for an empty pool). ``abort_s`` is what the abort added after both were done.
     """
 
     plan: StepPlan

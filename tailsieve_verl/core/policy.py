@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 from tailsieve_verl.core.accounting import launch_counts
 from tailsieve_verl.core.plan import Decision, Granularity, StepObservation, StepPlan
 
-EMA_WEIGHT = 0.3  # of the new rate; design notes, section 4: a faster average chases the noise of step times (about 15 %)
+EMA_WEIGHT = 0.3  # of the new rate: a faster average chases the noise of step times, which is about 15 %
 MOMENTUM, GAIN = 0.3, 0.5  # damped momentum update of q (paper C.1)
 MIN_STEP_CLIP = 4  # a change of q is at most max(4, N/8) groups
 UNIT_STEP_AT = 0.25  # a balance point at least this far away moves q by one whole group
@@ -30,6 +30,15 @@ class PolicyContext:
     replicas: int
     tail_placement: Granularity = "request"
     bulk_placement: Granularity = "request"
+
+
+class Numbers(NamedTuple):
+    """What the inner loop computed: balance point, smoothed rates (groups per second), velocity (groups)."""
+
+    q_star: float
+    rate_tail: float
+    rate_bulk: float
+    velocity: float
 
 
 class Policy(Protocol):
@@ -102,9 +111,7 @@ class FixedPolicy:
     def split_at(self, step: int) -> tuple[int, int]:
         return self._splits[max(s for s in self._splits if s <= step)]
 
-    def plan(
-        self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None
-    ) -> StepPlan:
+    def plan(self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None) -> StepPlan:
         q, m = self.split_at(step)
         reason = "scheduled" if step in self._splits and step > 1 else "fixed"
         return make_plan(
@@ -143,9 +150,7 @@ class InnerLoopPolicy:
         self._reason = "start"
         self.ignored = 0
 
-    def plan(
-        self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None
-    ) -> StepPlan:
+    def plan(self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None) -> StepPlan:
         return make_plan(
             self.context,
             self.q,
@@ -186,13 +191,13 @@ class InnerLoopPolicy:
         change = self._whole_step(q_star)
         q_new = min(max(self.q + change, 1), context.n_groups // 2)
         slower = "bulk" if t_bulk > t_tail else "tail"
-        numbers = {"q_star": q_star, "rate_tail": rate_tail, "rate_bulk": rate_bulk, "velocity": self._velocity}
+        numbers = Numbers(q_star, rate_tail, rate_bulk, self._velocity)
         if abs(t_tail - t_bulk) < BALANCED_WITHIN * max(t_tail, t_bulk) or q_new == self.q:
-            return self._decide(plan.step, settled=True, reason=f"balanced at q={self.q}", **numbers)
+            return self._decide(plan.step, settled=True, reason=f"balanced at q={self.q}", numbers=numbers)
         reason = f"{slower} pool slower ({t_tail:.2f} s tail, {t_bulk:.2f} s bulk): q {self.q} -> {q_new}"
         self._hold = HOLD_AFTER_INCREASE if q_new > self.q else HOLD_AFTER_DECREASE
         self.q, self._rates = q_new, None
-        return self._decide(plan.step, settled=True, switched=True, reason=reason, **numbers)
+        return self._decide(plan.step, settled=True, switched=True, reason=reason, numbers=numbers)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -241,9 +246,8 @@ class InnerLoopPolicy:
         return "holding after a change" if hold else "settling"
 
     def _decide(
-        self, step: int, *, settled: bool, reason: str, switched: bool = False, **numbers: float
+        self, step: int, *, settled: bool, reason: str, switched: bool = False, numbers: Numbers | None = None
     ) -> Decision:
         self._reason = reason
-        return Decision(
-            step=step, q=self.q, m=self.m, settled=settled, switched=switched, reason=reason, **numbers
-        )
+        decision = Decision(step=step, q=self.q, m=self.m, settled=settled, switched=switched, reason=reason)
+        return decision if numbers is None else replace(decision, **numbers._asdict())

@@ -23,7 +23,8 @@ def scale_tail(lengths: ArrayLike, ratio: float) -> NDArray[np.float64]:
     """Stretch or compress the lengths above the median so that P90 / P50 becomes `ratio` (paper A.5).
 
     L' = L up to the median M, and M + s (L - M) above it, with s = (ratio M - M) / (P90 - M). Percentiles by linear
-    interpolation over all lengths; the result is real-valued.
+    interpolation over all lengths; the result is real-valued. M is the median of the input: with an even number of
+    lengths it lies between two of them, the upper one moves, and the median of the result is M only up to half that.
 
     Args:
         lengths: tokens, any shape (for example [N, n] by prompt group and rollout).

@@ -1,8 +1,8 @@
 """Agent loop manager and worker: group context around every agent loop, quiet ends for cut sessions.
 
-Any agent loop, single- or multi-turn, runs unchanged: the worker sets :data:`~.context.SESSION` in the session's task and
-the client reads it there. Towards the router the worker sends two messages a group that nobody waits for: all responses
-generated, and all trajectories stored (or failed).
+Any agent loop, single- or multi-turn, runs unchanged: the worker sets :data:`~.context.SESSION` in the session's task
+and the client reads it there. Towards the router the worker sends two messages a group that nobody waits for: all
+responses generated, and all trajectories stored (or failed).
 
 A session whose group is cut ends without a trajectory, a partial token or an error log: its requests are aborted or
 refused (both arrive as :class:`RolloutCut`), and whatever else it is doing (a tool, a reward) is cancelled.
@@ -16,10 +16,7 @@ from typing import Any
 import ray
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from tailsieve_verl.integration.context import SESSION, RolloutCut, Session
-
-ROUTED = "tailsieve_routed"
-"""Column of a submitted batch that marks training prompts; popped before the agent loop sees its arguments."""
+from tailsieve_verl.integration.context import ROUTED, SESSION, RolloutCut, Session
 
 # verl decorates the class with ray.remote, which hides the plain class; Ray keeps it here.
 _WorkerBase: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class

@@ -34,7 +34,7 @@ class TailSieveLLMClient(LLMServerClient):
         if session is None:
             server_id = await self._load_balancer.acquire_server.remote(request_id)
         else:
-            server_id = await self._load_balancer.acquire_server.remote(request_id, session.uid, session.index)
+            server_id = await self._load_balancer.acquire_server.remote(request_id, session.uid, session.response)
         if server_id is None:
             raise RolloutCut(request_id)
         return server_id, self._handles[server_id]

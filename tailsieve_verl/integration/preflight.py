@@ -217,5 +217,3 @@ def _positive(config: DictConfig, key: str, meaning: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise TailSieveConfigError(f"{key}={value} must be a whole number of at least 1 ({meaning}).")
     return value
-
-

@@ -1,7 +1,7 @@
 """The run's record: one JSON line a step in ``tailsieve/steps.jsonl`` under the checkpoint folder.
 
-Crash-safe: a line is written whole and flushed; a torn last line is ignored by the reader. After a resume the steps that
-are run again are appended again; the reader keeps the last of each step and drops later ones of the abandoned run.
+Crash-safe: a line is written whole and flushed; a torn last line is ignored by the reader. After a resume the steps
+that are run again are appended again; the reader keeps the last of each step and drops later ones of the abandoned run.
 """
 
 from __future__ import annotations

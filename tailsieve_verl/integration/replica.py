@@ -1,4 +1,4 @@
-"""Our vLLM replica: verl's, plus a count of unfinished requests, a health check, and the place for per-replica settings.
+"""Our vLLM replica: verl's, plus a count of unfinished requests, a health check, and room for per-replica settings.
 
 verl creates it for the actor's rollout only (reward and teacher replicas stay verl's own), through the attribute
 ``LLMServerManager.rollout_replica_class`` that verl provides for it.

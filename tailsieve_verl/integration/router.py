@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -287,12 +288,8 @@ class TailSieveRouter:
         for group in groups:
             n = group.sessions
             self._logs[group.uid] = SessionLog([None] * n, [None] * n, [0] * n)
-        self._dispatch.add(
-            [g.uid for g in groups], [g.sessions for g in groups], pool, placement, planned=planned
-        )
+        self._dispatch.add([g.uid for g in groups], [g.sessions for g in groups], pool, placement, planned=planned)
 
     async def _wait_change(self, timeout_s: float) -> None:
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            pass

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
@@ -32,14 +32,17 @@ from tailsieve_verl.core.ledger import Ledger
 from tailsieve_verl.core.lengths import LengthMonitor
 from tailsieve_verl.core.metrics import step_metrics
 from tailsieve_verl.integration import checkpoint, console, preflight
-from tailsieve_verl.integration.agent_loop import ROUTED, TailSieveAgentLoopManager
 from tailsieve_verl.integration.client import TailSieveLLMClient
+from tailsieve_verl.integration.context import ROUTED
 from tailsieve_verl.integration.deadline import within
 from tailsieve_verl.integration.ports import RayReplicas, RayRouter
 from tailsieve_verl.integration.prompts import PromptStream, Row, sessions_of
 from tailsieve_verl.integration.record import RunRecord
-from tailsieve_verl.integration.replay_buffer import TailSieveReplayBuffer
 from tailsieve_verl.integration.rollout import RolloutRunner, RolloutStep
+
+if TYPE_CHECKING:  # both import verl's trainers, which import this module (see plugin.py)
+    from tailsieve_verl.integration.agent_loop import TailSieveAgentLoopManager
+    from tailsieve_verl.integration.replay_buffer import TailSieveReplayBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +79,8 @@ class TailSieveTrainer(PPOTrainerSync):
     # ---- set-up ---------------------------------------------------------------------------------------------------
 
     def _build_replay_buffer(self) -> TailSieveReplayBuffer:
+        from tailsieve_verl.integration.replay_buffer import TailSieveReplayBuffer
+
         sampler = self.config.trainer.v1.sampler
         return TailSieveReplayBuffer(
             self._finish_rollout,
@@ -95,9 +100,7 @@ class TailSieveTrainer(PPOTrainerSync):
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
         # verl ends after its last epoch even if more steps were asked for.
-        self.last_step = min(
-            self.total_training_steps, self.steps_per_epoch * int(self.config.trainer.total_epochs)
-        )
+        self.last_step = min(self.total_training_steps, self.steps_per_epoch * int(self.config.trainer.total_epochs))
         if self.steps_per_epoch < 1:
             raise preflight.TailSieveConfigError(
                 f"data.train_batch_size={self.n_groups} is larger than the {len(self.train_dataset)} prompts that are "
@@ -113,8 +116,10 @@ class TailSieveTrainer(PPOTrainerSync):
         """Train; see the module docstring."""
         settings = self.settings
         self.replica_port = RayReplicas(self.llm_server_manager.get_replicas(), settings.sync_deadline_s)
+        router = RayRouter(self.llm_server_manager.global_load_balancer)
+        router.wait_ready()
         self.runner = RolloutRunner(
-            router=RayRouter(self.llm_server_manager.global_load_balancer),
+            router=router,
             replicas=self.replica_port,
             ledger=self.ledger,
             stream=self.stream,
@@ -238,4 +243,3 @@ class TailSieveTrainer(PPOTrainerSync):
                 state["policy"]["name"],
                 self.settings.policy,
             )
-

@@ -51,10 +51,13 @@ def make_rows(count: int, seed: int, split: str) -> list[dict[str, Any]]:
 
 def prompt(start: int, end: int) -> str:
     """The question; the example shows the format, which small models need."""
-    return f"Write all integers from {start} to {end}, separated by commas, and nothing else. Begin with {start}, {start + 1}"
+    task = f"Write all integers from {start} to {end}, separated by commas, and nothing else."
+    return f"{task} Begin with {start}, {start + 1}"
 
 
-def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, **kwargs: Any) -> float:
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, **kwargs: Any
+) -> float:
     """verl's reward function: the right leading integers, as a share of the longer of what was asked and what came."""
     del data_source, extra_info, kwargs
     start, end = (int(part) for part in ground_truth.split("-"))

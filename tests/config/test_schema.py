@@ -1,0 +1,51 @@
+import pytest
+
+from tailsieve_verl.config.schema import TailSieveConfig, TailSieveConfigError, build_policy, parse, resolve_split
+
+
+def test_defaults():
+    assert parse(None) == TailSieveConfig() == parse({})
+    assert resolve_split(TailSieveConfig(), 64, 8) == (8, 4)
+    assert resolve_split(TailSieveConfig(), 4, 2) == (1, 1)
+
+
+@pytest.mark.parametrize(("n_groups", "replicas"), [(64, 1), (1, 4)])
+def test_nothing_to_route_is_uniform(n_groups, replicas):
+    plan = build_policy(parse({"policy": "fixed", "q": 8, "m": 4}), n_groups, replicas).plan(step=1, carried=0)
+    assert (plan.q, plan.m) == (0, 0)
+
+
+def test_uniform_group_keeps_groups_together_on_all_replicas():
+    policy = build_policy(parse({"policy": "uniform_group"}), 64, 4)
+    plan = policy.plan(step=1, carried=0)
+    assert (plan.q, plan.bulk_placement, len(plan.bulk_replicas)) == (0, "group", 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"q": 64}, r"tailsieve.q and trainer.v1.tailsieve.m: q=64 must be between 1 and 63"),
+        ({"q": 100}, "q=100 must be between 1 and 63"),
+        ({"q": -1}, r"tailsieve.q=-1 must be a whole number of at least 0"),
+        ({"q": 2.5}, r"q=2.5 must be a whole number"),
+        ({"m": 4}, "m=4 must be between 1 and 3"),
+        ({"m": 9}, "m=9 must be between 1 and 3"),
+        ({"q": 0, "m": 2}, "q=0 must be between 1 and 63"),
+        ({"q": 4, "m": 0}, "m=0 must be between 1 and 3"),
+        ({"policy": "magic"}, r"policy=magic is unknown; choose one of .*fixed"),
+        ({"polcy": "fixed"}, r"tailsieve.polcy is not a TailSieve setting; did you mean policy\?"),
+        ({"zzz": 1}, "zzz is not a TailSieve setting; known keys are policy"),
+        ({"tail_placement": "token"}, "tail_placement=token is unknown; choose one of group, request"),
+        ({"stall_deadline_s": 0}, "stall_deadline_s=0 must be a positive number of seconds"),
+        ({"max_retries": True}, "max_retries=True must be a whole number"),
+        ({"record": "yes"}, "record=yes must be true or false"),
+        ({"schedule": {3: [4, 1]}}, r"schedule needs trainer.v1.tailsieve.policy=fixed"),
+        ({"policy": "fixed", "schedule": {3: [64, 1]}}, r"schedule at step 3: q=64 must be"),
+        ({"policy": "fixed", "schedule": {3: 4}}, r"schedule has 3: 4; write each entry as step: \[q, m\]"),
+        ({"policy": "fixed", "schedule": {0: [4, 1]}}, "schedule has step 0; steps count from 1"),
+    ],
+)
+def test_bad_settings_are_one_sentence_each(settings, said):
+    with pytest.raises(TailSieveConfigError, match=said) as error:
+        build_policy(parse(settings), 64, 4)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,131 @@
+"""Whole rollout steps through the real runner, router, ledger and stream; only agent loops and engines are fakes."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from tailsieve_verl.core.ledger import Ledger
+from tailsieve_verl.core.policy import FixedPolicy, PolicyContext
+from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError
+from tailsieve_verl.integration.prompts import PromptStream
+from tailsieve_verl.integration.rollout import RolloutRunner
+
+from .world import Behaviour, World, rows
+
+
+def make(world, n_groups=4, prompts=1000, **settings):
+    ledger, stream = Ledger(), PromptStream(rows(prompts), prompts)
+    defaults = {"stall_deadline_s": 60.0, "health_interval_s": 1.0, "sync_deadline_s": 5.0}
+    runner = RolloutRunner(
+        router=world, replicas=world, ledger=ledger, stream=stream, submit=world.submit,
+        end_sessions=world.end_sessions, sessions=world.n, **(defaults | settings),
+    )  # fmt: skip
+    return runner, ledger, stream
+
+
+def run_step(runner, ledger, policy, number, last=False):
+    plan = policy.plan(step=number, carried=len(ledger.carried), last=last)
+    step = runner.open(plan)
+    uids = runner.wait(step)
+    observation = runner.observation(step)
+    runner.close(step, observation)
+    assert len(uids) == plan.counts.batch
+    return observation
+
+
+def test_long_prompts_are_cut_carried_and_run_on_the_tail_replicas():
+    world = World(replicas=3, behaviour=Behaviour(seconds={3: 50.0, 1: 40.0}))
+    runner, ledger, _ = make(world)
+    policy = FixedPolicy(PolicyContext(4, 3), 2, 1)
+    first = run_step(runner, ledger, policy, 1)
+    assert {g.prompt for g in first.groups if g.status == "cut"} == {1, 3} == set(ledger.carried)
+    assert ("abort", [0, 1, 2]) in world.log
+    assert ("resume", [0, 1, 2]) in world.log
+    second = run_step(runner, ledger, policy, 2)
+    tail = {g.prompt: g for g in second.groups if g.route == "tail"}
+    assert set(tail) == {1, 3}
+    assert {r for g in tail.values() for r in g.replicas} == {2}
+    assert {r for g in second.groups if g.route == "fresh" for r in g.replicas} == {0, 1}
+    assert all(g.status == "trained" for g in tail.values())
+    assert ("abort", [0, 1]) in world.log  # never the tail pool
+    cut = [g for g in first.groups if g.status == "cut"]
+    assert all(g.tokens == (3, 3) and g.complete == (True, False) for g in cut)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_runs_with_failures_train_every_prompt_once(seed):
+    rng = random.Random(seed)
+    failures = {i: rng.choice([0, 0, 0, 0, 1, 2]) for i in range(1000)}
+    world = World(replicas=4, behaviour=Behaviour(failures=failures), seed=seed)
+    n_groups, steps = rng.randint(3, 8), 8
+    runner, ledger, stream = make(world, n_groups)
+    trained = Counter()
+    for number in range(1, steps + 1):
+        q = rng.randint(0, n_groups - 1)
+        policy = FixedPolicy(PolicyContext(n_groups, 4), q, rng.randint(1, 3) if q else 0)
+        observation = run_step(runner, ledger, policy, number, last=number == steps)
+        trained.update(g.prompt for g in observation.groups if g.status == "trained")
+        assert set(stream.rows) == set(ledger.waiting)
+    assert sum(trained.values()) == n_groups * steps
+    assert max(trained.values()) == 1
+
+
+def test_a_prompt_that_always_fails_is_dropped_and_never_a_permanent_tail_candidate(caplog):
+    world = World(behaviour=Behaviour(failures={2: 99}))
+    runner, ledger, _ = make(world)
+    policy = FixedPolicy(PolicyContext(4, 2), 1, 1)
+    carried = 0
+    for number in range(1, 8):
+        run_step(runner, ledger, policy, number)
+        carried += 2 in ledger.carried
+    assert ledger.dropped == 1
+    assert carried <= 1
+    assert "dropped after too many failures" in caplog.text
+
+
+def test_when_everything_fails_the_run_ends_with_the_error():
+    world = World(behaviour=Behaviour(failures=dict.fromkeys(range(1000), 99)))
+    runner, ledger, _ = make(world)
+    with pytest.raises(RuntimeError, match=r"failed in step 1.*ValueError: scripted"):
+        run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 1, 1), 1)
+
+
+class Silent(World):
+    """Agent loops that never finish."""
+
+    def wait_verdict(self, timeout_s):
+        return self.loop.run_until_complete(self.router.wait_verdict(0.01))
+
+
+def test_silence_ends_at_the_deadline_and_says_what_is_missing():
+    runner, ledger, _ = make(Silent(), stall_deadline_s=0.05)
+    with pytest.raises(RolloutStalledError, match=r"waited \d+ s .* for 4 more fresh groups to be generated"):
+        run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 1, 1), 1)
+
+
+def test_a_dead_replica_found_by_the_health_check_ends_the_run():
+    world = Silent()
+    world.dead = ReplicaDiedError("rollout replica 1 died: ActorDiedError")
+    runner, ledger, _ = make(world)
+    with pytest.raises(ReplicaDiedError, match="replica 1"):
+        run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 1, 1), 1)
+
+
+def test_a_dead_replica_reported_by_a_client_ends_the_run():
+    world = Silent()
+    runner, _ledger, _ = make(world)
+    policy = FixedPolicy(PolicyContext(4, 2), 1, 1)
+    step = runner.open(policy.plan(step=1))
+    uid = next(iter(step.uids))
+    world.router.release_server("server0", uid, 0, 0, 0, "EngineDeadError: gone")
+    with pytest.raises(ReplicaDiedError, match=r"server0 died in step 1: EngineDeadError"):
+        runner.wait(step)
+
+
+def test_uniform_cuts_nothing():
+    world = World()
+    runner, ledger, _ = make(world)
+    observation = run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 0, 0), 1)
+    assert {g.status for g in observation.groups} == {"trained"}
+    assert not any(entry[0] in ("abort", "resume") for entry in world.log)
