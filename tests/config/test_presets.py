@@ -59,7 +59,7 @@ def cfg_job(*arguments, blind=False):
 
 
 def test_without_the_preset_the_configuration_is_plain_verl_byte_for_byte():
-    arguments = ["--cfg", "all", "--resolve", "actor_rollout_ref.rollout.name=vllm", "trainer.default_local_dir=x"]
+    arguments = ["--cfg", "job", "--resolve", "actor_rollout_ref.rollout.name=vllm", "trainer.default_local_dir=x"]
     ours, plain = cfg_job(*arguments), cfg_job(*arguments, blind=True)
     assert ours.returncode == plain.returncode == 0, ours.stderr[-1000:] + plain.stderr[-1000:]
     assert ours.stdout == plain.stdout
