@@ -6,19 +6,14 @@ groups are carried comes from the ledger. Same facts in, same decisions out; the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tailsieve_verl.core.accounting import launch_counts
+from tailsieve_verl.core.inner import BalanceLoop, Numbers, hold_after, sane_time
 from tailsieve_verl.core.plan import Decision, Granularity, StepObservation, StepPlan
 
-EMA_WEIGHT = 0.3  # of the new rate: a faster average chases the noise of step times, which is about 15 %
-MOMENTUM, GAIN = 0.3, 0.5  # damped momentum update of q (paper C.1)
-MIN_STEP_CLIP = 4  # a change of q is at most max(4, N/8) groups
-UNIT_STEP_AT = 0.25  # a balance point at least this far away moves q by one whole group
-HOLD_AFTER_INCREASE, HOLD_AFTER_DECREASE = 1, 2  # steps (paper C.1, "Discrete update")
 BALANCED_WITHIN = 0.02  # pools whose times differ by less than 2 % of the step are left alone
 
 
@@ -30,15 +25,6 @@ class PolicyContext:
     replicas: int
     tail_placement: Granularity = "request"
     bulk_placement: Granularity = "request"
-
-
-class Numbers(NamedTuple):
-    """What the inner loop computed: balance point, smoothed rates (groups per second), velocity (groups)."""
-
-    q_star: float
-    rate_tail: float
-    rate_bulk: float
-    velocity: float
 
 
 class Policy(Protocol):
@@ -93,6 +79,12 @@ def make_plan(
     )
 
 
+def in_transition(plan: StepPlan, q: int) -> bool:
+    """Whether a step ran another load than the steady one of q: q tail groups, N fresh ones, nothing residual."""
+    counts = plan.counts
+    return counts.tail != q or counts.residual > 0 or counts.fresh != plan.n_groups
+
+
 class FixedPolicy:
     """(q, m) from the configuration, changed at given steps; (0, 0) is uniform routing.
 
@@ -145,8 +137,7 @@ class InnerLoopPolicy:
         self.context = context
         self.q, self.m = q, m
         self._hold = 0
-        self._velocity = 0.0
-        self._rates: tuple[float, float] | None = None
+        self._loop = BalanceLoop(context.n_groups)
         self._reason = "start"
         self.ignored = 0
 
@@ -163,40 +154,28 @@ class InnerLoopPolicy:
         )
 
     def observe(self, observation: StepObservation) -> Decision:
-        plan, context = observation.plan, self.context
+        plan = observation.plan
         hold = self._hold > 0
         self._hold = max(0, self._hold - 1)
-        counts = plan.counts
-        settled = (
-            not hold
-            and self.q > 0
-            and counts.tail == self.q
-            and not counts.residual
-            and counts.fresh == context.n_groups
-            and not observation.failed
-        )
-        if not settled:
+        if hold or self.q == 0 or observation.failed or in_transition(plan, self.q):
             return self._decide(plan.step, settled=False, reason=self._why_unsettled(observation, hold))
         t_tail, t_bulk = observation.t_tail_s, observation.t_bulk_s
-        if t_tail is None or t_bulk is None or not (0 < t_tail < math.inf and 0 < t_bulk < math.inf):
+        if not (sane_time(t_tail) and sane_time(t_bulk)):
             self.ignored += 1
             return self._decide(
                 plan.step, settled=False, reason=f"pool times {t_tail}, {t_bulk} s make no sense: ignored"
             )
-        self._smooth((self.q / t_tail, (context.n_groups - self.q) / t_bulk))
-        assert self._rates is not None
-        rate_tail, rate_bulk = self._rates
-        q_star = context.n_groups * rate_tail / (rate_bulk + rate_tail)
-        self._velocity = MOMENTUM * self._velocity + GAIN * (q_star - self.q)
-        change = self._whole_step(q_star)
-        q_new = min(max(self.q + change, 1), context.n_groups // 2)
+        assert t_tail is not None
+        assert t_bulk is not None
+        numbers = self._loop.measured(self.q, t_tail, t_bulk)
+        q_new = self._loop.proposal(self.q, numbers.q_star)
         slower = "bulk" if t_bulk > t_tail else "tail"
-        numbers = Numbers(q_star, rate_tail, rate_bulk, self._velocity)
         if abs(t_tail - t_bulk) < BALANCED_WITHIN * max(t_tail, t_bulk) or q_new == self.q:
             return self._decide(plan.step, settled=True, reason=f"balanced at q={self.q}", numbers=numbers)
         reason = f"{slower} pool slower ({t_tail:.2f} s tail, {t_bulk:.2f} s bulk): q {self.q} -> {q_new}"
-        self._hold = HOLD_AFTER_INCREASE if q_new > self.q else HOLD_AFTER_DECREASE
-        self.q, self._rates = q_new, None
+        self._hold = hold_after(self.q, q_new)
+        self.q = q_new
+        self._loop.restart()
         return self._decide(plan.step, settled=True, switched=True, reason=reason, numbers=numbers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -204,44 +183,22 @@ class InnerLoopPolicy:
             "q": self.q,
             "m": self.m,
             "hold": self._hold,
-            "velocity": self._velocity,
-            "rates": self._rates and list(self._rates),
             "reason": self._reason,
             "ignored": self.ignored,
+            **self._loop.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.q, self.m, self._hold = state["q"], state["m"], state["hold"]
-        self._velocity, self._reason, self.ignored = state["velocity"], state["reason"], state["ignored"]
-        self._rates = (state["rates"][0], state["rates"][1]) if state["rates"] else None
-
-    def _smooth(self, new: tuple[float, float]) -> None:
-        old = self._rates
-        if old is None:
-            self._rates = new
-        else:
-            self._rates = (
-                old[0] + EMA_WEIGHT * (new[0] - old[0]),
-                old[1] + EMA_WEIGHT * (new[1] - old[1]),
-            )
-
-    def _whole_step(self, q_star: float) -> int:
-        """The damped change in whole groups: clipped, rounded half away from zero, at least one if it is due."""
-        clip = max(MIN_STEP_CLIP, self.context.n_groups / 8)
-        velocity = min(max(self._velocity, -clip), clip)
-        change = int(math.copysign(math.floor(abs(velocity) + 0.5), velocity))
-        distance = q_star - self.q
-        if change == 0 and abs(distance) >= UNIT_STEP_AT:
-            change = 1 if distance > 0 else -1
-        return change
+        self._reason, self.ignored = state["reason"], state["ignored"]
+        self._loop.load_state_dict(state)
 
     def _why_unsettled(self, observation: StepObservation, hold: bool) -> str:
-        counts = observation.plan.counts
         if self.q == 0:
             return "uniform"
         if observation.failed:
             return f"{observation.failed} groups failed: the step's times are not compared"
-        if counts.tail != self.q or counts.residual or counts.fresh != self.context.n_groups:
+        if in_transition(observation.plan, self.q):
             return f"in transition to q={self.q}"
         return "holding after a change" if hold else "settling"
 

@@ -39,16 +39,15 @@ class RunRecord:
         observation: StepObservation,
         decision: Decision,
         *,
-        weights_version: int,
+        batch: Mapping[int, Any],
         metrics: Mapping[str, float],
     ) -> None:
-        """Append a finished step."""
+        """Append a finished step; ``batch`` holds by prompt what the store said of the trained groups."""
         counts = observation.plan.counts
         self._append(
             {
                 "kind": "step",
                 "step": observation.plan.step,
-                "weights_version": weights_version,
                 "plan": {**dataclasses.asdict(observation.plan), "left_over": counts.left_over},
                 "t_tail_s": observation.t_tail_s,
                 "t_bulk_s": observation.t_bulk_s,
@@ -57,6 +56,7 @@ class RunRecord:
                 "failed": observation.failed,
                 "retried": observation.retried,
                 "groups": [dataclasses.asdict(group) for group in observation.groups],
+                "batch": {str(prompt): facts._asdict() for prompt, facts in batch.items()},
                 "decision": dataclasses.asdict(decision),
                 "metrics": dict(metrics),
             }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
@@ -35,6 +35,7 @@ class TailSieveReplayBuffer(ReplayBuffer):
     def __init__(self, finish_rollout: Callable[[], dict[str, int]], **kwargs: Any) -> None:
         super().__init__(poll_interval=VALIDATION_POLL_S, **kwargs)
         self._finish_rollout = finish_rollout
+        self.batch: dict[str, GroupFacts] = {}
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """The step's batch; everything else of the partition (trajectories of cut groups) is cleared."""
@@ -43,7 +44,7 @@ class TailSieveReplayBuffer(ReplayBuffer):
         expected = self._finish_rollout()
         items = (tq.kv_list(partition_id) or {}).get(partition_id, {})
         keys = [k for k, tag in items.items() if not tag.get("is_prompt") and k.split("_")[0] in expected]
-        check_batch({k: items[k] for k in keys}, expected, weights_version=global_steps - 1)
+        self.batch = check_batch({k: items[k] for k in keys}, expected, weights_version=global_steps - 1)
         kept = set(keys)
         rest = [k for k in items if k not in kept]
         if rest:
@@ -51,8 +52,19 @@ class TailSieveReplayBuffer(ReplayBuffer):
         return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[items[k] for k in keys]), {}
 
 
-def check_batch(tags: dict[str, dict[str, Any]], expected: dict[str, int], weights_version: int) -> None:
-    """Check that every group is complete and on-policy.
+class GroupFacts(NamedTuple):
+    """What the store holds of a group: lengths in tokens by session (its last output), and the weights versions."""
+
+    prompt_tokens: list[int]
+    response_tokens: list[int]
+    min_version: int
+    max_version: int
+
+
+def check_batch(
+    tags: dict[str, dict[str, Any]], expected: dict[str, int], weights_version: int
+) -> dict[str, GroupFacts]:
+    """Check that every group is complete and on-policy; returns uid -> facts.
 
     Args:
         tags: trajectory key ``{uid}_{session}_{index}`` -> verl's tag.
@@ -62,10 +74,10 @@ def check_batch(tags: dict[str, dict[str, Any]], expected: dict[str, int], weigh
     Raises:
         OffPolicyError: naming the first group that is not.
     """
-    sessions: dict[str, set[str]] = defaultdict(set)
+    sessions: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for key, tag in tags.items():
         uid, session, _ = key.split("_")
-        sessions[uid].add(session)
+        sessions[uid][int(session)] = tag
         versions = (tag.get("min_global_steps"), tag.get("max_global_steps"))
         if versions != (weights_version, weights_version):
             raise OffPolicyError(
@@ -75,3 +87,12 @@ def check_batch(tags: dict[str, dict[str, Any]], expected: dict[str, int], weigh
     for uid, count in expected.items():
         if len(sessions[uid]) != count:
             raise OffPolicyError(f"group {uid} has {len(sessions[uid])} of {count} responses")
+    return {
+        uid: GroupFacts(
+            [tag.get("prompt_len", 0) for _, tag in sorted(group.items())],
+            [tag.get("response_len", 0) for _, tag in sorted(group.items())],
+            weights_version,
+            weights_version,
+        )
+        for uid, group in sessions.items()
+    }

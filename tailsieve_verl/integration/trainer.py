@@ -54,6 +54,7 @@ class TailSieveTrainer(PPOTrainerSync):
     """Synchronous GRPO with TailSieve's two pools (module docstring)."""
 
     agent_loop_manager: TailSieveAgentLoopManager
+    replay_buffer: TailSieveReplayBuffer
 
     def __init__(self, config: DictConfig) -> None:
         preflight.check(config)
@@ -193,7 +194,8 @@ class TailSieveTrainer(PPOTrainerSync):
         metrics["decide_s"] = time.monotonic() - start
         metrics["overhead_s"] = metrics["dispatch_s"] + metrics["abort_s"] + metrics["decide_s"]
         self._metrics, self._reason = metrics, decision.reason
-        self.run_record.step(observation, decision, weights_version=self.global_steps - 1, metrics=metrics)
+        batch = {self._step.uids[uid]: facts for uid, facts in self.replay_buffer.batch.items()}
+        self.run_record.step(observation, decision, batch=batch, metrics=metrics)
 
     def _compute_metrics(
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **kwargs: Any

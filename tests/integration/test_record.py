@@ -5,7 +5,7 @@ from tailsieve_verl.integration.record import RunRecord, read_steps
 def write_step(record, step, reward):
     plan = StepPlan(step, 2, 2, 0, 0, LaunchCounts(0, 0, 2, 2))
     observation = StepObservation(plan, None, 1.0, 1.0, 0.0, ())
-    record.step(observation, Decision(step, 0, 0, True, False, "test"), weights_version=step - 1, metrics={})
+    record.step(observation, Decision(step, 0, 0, True, False, "test"), batch={}, metrics={})
     record.trained(step, {"reward": reward})
 
 

@@ -9,7 +9,8 @@ def tags(groups, sessions=2, version=4):
 
 
 def test_complete_and_on_policy():
-    check_batch(tags("ab"), {"a": 2, "b": 2}, 4)
+    facts = check_batch(tags("ab"), {"a": 2, "b": 2}, 4)
+    assert facts["b"] == ([0, 0], [0, 0], 4, 4)
 
 
 def test_several_outputs_of_a_session_count_once():

@@ -1,0 +1,122 @@
+"""Starts real runs of ``python -m verl.trainer.main_ppo`` on the CPU, bounded in time, and cleans up after them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tailsieve_verl.workloads import counting
+from tailsieve_verl.workloads.cpu_run import CpuRun, environment
+from tailsieve_verl.workloads.models import ensure_tiny
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / ".cache" / "models" / "tiny"
+N, GROUP = 8, 4
+# Two replicas have to import vLLM, load and warm up on two cores that may be busy.
+RUN_TIMEOUT_S = 600
+
+
+def write_data(folder, prompts=96, seed=5, tool_every=16, tool_s=4.0):
+    """Prompts with lengths of their own: most short, every eighth long, every ``tool_every``-th with a slow tool."""
+    rng = np.random.default_rng(seed)
+    for split, rows in (
+        ("train", counting.make_rows(prompts, seed, "train")),
+        ("test", counting.make_rows(6, seed, "test")),
+    ):
+        for i, row in enumerate(rows):
+            length = int(rng.integers(6, 20)) + (90 if i % 8 == 3 else 0)
+            row["extra_info"] |= {"length": length, "tool_s": tool_s}
+            row["agent_name"] = "tool" if split == "train" and i % tool_every == 5 else "length"
+        folder.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_parquet(folder / f"{split}.parquet")
+    return folder
+
+
+class Run:
+    """A run in a process group of its own; every process it starts carries a mark in its environment."""
+
+    def __init__(self, out: Path, data: Path, *extra: str, steps: int, n_groups: int = N):
+        self.out, self.mark = out, uuid.uuid4().hex
+        ensure_tiny(MODEL)
+        cpu = CpuRun(MODEL, data, out, n_groups=n_groups, n=GROUP, steps=steps, max_response=128, lr=1e-3)
+        command = cpu.command(
+            f"actor_rollout_ref.rollout.agent.agent_loop_config_path={Path(__file__).with_name('loops.yaml')}",
+            f"reward.custom_reward_function.path={Path(__file__).with_name('reward.py')}",
+            f"hydra.run.dir={out}/hydra",
+            *extra,
+        )
+        self.log_path = out.with_suffix(".log")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        env = {**environment(), "TAILSIEVE_TEST_RUN": self.mark, "PYTHONPATH": str(ROOT)}
+        self._file = self.log_path.open("a")
+        self.process = subprocess.Popen(
+            command, stdout=self._file, stderr=subprocess.STDOUT, env=env, cwd=ROOT, start_new_session=True
+        )
+        self.started = time.monotonic()
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait(self, timeout_s: float = RUN_TIMEOUT_S) -> int:
+        try:
+            return self.process.wait(timeout=timeout_s)
+        finally:
+            self.kill()
+
+    def wait_for(self, condition, what: str, timeout_s: float = RUN_TIMEOUT_S) -> None:
+        """Wait until ``condition()`` holds while the run is alive."""
+        while not condition():
+            assert self.process.poll() is None, f"the run ended while waiting for {what}:\n{self.log[-3000:]}"
+            assert time.monotonic() - self.started < timeout_s, f"no {what} within {timeout_s} s"
+            time.sleep(0.1)
+
+    def checkpoint(self) -> int:
+        """Step of the latest complete checkpoint, 0 before the first."""
+        path = self.out / "latest_checkpointed_iteration.txt"
+        text = path.read_text().strip() if path.exists() else ""
+        return int(text or 0)
+
+    def processes(self) -> list[int]:
+        """Pids of the run's processes, found by the mark."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and self._environment(int(entry.name)).get("TAILSIEVE_TEST_RUN") == self.mark:
+                found.append(int(entry.name))
+        return found
+
+    def engine_of(self, replica: int) -> list[int]:
+        """Pids of vLLM's engine core of a replica."""
+        return [
+            pid
+            for pid in self.processes()
+            if self._environment(pid).get("VERL_REPLICA_RANK") == str(replica)
+            and "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        ]
+
+    def kill(self) -> None:
+        """End everything the run started, at once."""
+        for _ in range(20):
+            pids = self.processes()
+            if not pids:
+                break
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+        self.process.wait(timeout=30)
+        self._file.close()
+
+    @staticmethod
+    def _environment(pid: int) -> dict[str, str]:
+        try:
+            raw = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        except OSError:
+            return {}
+        return dict(entry.split("=", 1) for entry in raw.split("\0") if "=" in entry)

@@ -1,0 +1,66 @@
+"""Kill a real run after a checkpoint, resume it with ``resume_mode=auto``: the same prompts are trained, once each.
+
+The default test kills once. ``make test-resume`` kills after every step (``TAILSIEVE_KILL_EVERY_STEP=1``).
+"""
+
+import itertools
+import os
+from collections import Counter
+
+import pytest
+
+from tailsieve_verl.integration.record import read_steps
+
+from .harness import N, Run, write_data
+
+pytestmark = pytest.mark.end_to_end
+
+STEPS = 6
+KILLS = range(1, STEPS) if os.environ.get("TAILSIEVE_KILL_EVERY_STEP") else [3]
+
+
+@pytest.mark.timeout(len(KILLS) * 400 + 400)
+def test_kill_and_resume(tmp_path):
+    # 20 prompts: 2 batches an epoch and 4 prompts dropped, so that epochs end at steps 2 and 4, with a carried tail
+    data = write_data(tmp_path / "data", prompts=20, tool_every=1000)
+    options = ["+tailsieve=fixed", "trainer.v1.tailsieve.q=2", "trainer.v1.tailsieve.m=1",
+               "trainer.v1.tailsieve.schedule={4:[1,1]}", "trainer.save_freq=1"]  # fmt: skip
+    for kill_after in KILLS:
+        run = Run(tmp_path / "out", data, *options, steps=STEPS)
+        try:
+            run.wait_for(lambda run=run, k=kill_after: run.checkpoint() >= k, f"checkpoint {kill_after}")
+        finally:
+            run.kill()
+    run = Run(tmp_path / "out", data, *options, steps=STEPS)
+    assert run.wait() == 0, run.log[-5000:]
+
+    steps = read_steps(run.out)
+    assert [s["step"] for s in steps] == list(range(1, STEPS + 1))
+    trained = Counter(g["prompt"] for s in steps for g in s["groups"] if g["status"] == "trained")
+    assert trained == Counter(range(N * STEPS))
+    # By identity: what an uninterrupted run trains is fixed by the data and the seed, whoever is cut.
+    keys = Counter(g["key"] for s in steps for g in s["groups"] if g["status"] == "trained")
+    assert keys == uninterrupted_keys(data)
+    for before, after in itertools.pairwise(steps):
+        cut = {g["prompt"] for g in before["groups"] if g["status"] == "cut"}
+        assert cut == {g["prompt"] for g in after["groups"] if g["route"] in ("tail", "residual")}
+    for step in steps:
+        assert all(f["min_version"] == f["max_version"] == step["step"] - 1 for f in step["batch"].values())
+
+
+def uninterrupted_keys(data):
+    """Identities of the first N * STEPS prompts of verl's own dataloader over this data."""
+    import pandas as pd
+    import torch
+    from torchdata.stateful_dataloader.sampler import RandomSampler
+
+    frame = pd.read_parquet(data / "train.parquet")
+    generator = torch.Generator()
+    generator.manual_seed(0)
+    sampler = RandomSampler(range(len(frame)), generator=generator)
+    per_epoch = len(frame) // N * N
+    order = []
+    while len(order) < N * STEPS:
+        order += list(sampler)[:per_epoch]
+    infos = [frame["extra_info"][i] for i in order[: N * STEPS]]
+    return Counter(f"tailsieve/counting/{info['split']}/{info['index']}" for info in infos)

@@ -1,0 +1,152 @@
+"""A real run: stock verl, Ray, two vLLM replicas on the CPU, q and m changing. Everything is read from its own records."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from tailsieve_verl.integration.record import read_steps
+
+from .harness import GROUP, N, Run, write_data
+
+pytestmark = pytest.mark.end_to_end
+
+STEPS = 8
+SCHEDULE = "{3:[3,1],5:[1,1],6:[0,0],7:[2,1]}"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    data = write_data(folder / "data")
+    run = Run(
+        folder / "out", data, "+tailsieve=fixed", "trainer.v1.tailsieve.q=2", "trainer.v1.tailsieve.m=1",
+        f"trainer.v1.tailsieve.schedule={SCHEDULE}", "trainer.test_freq=3", steps=STEPS,
+    )  # fmt: skip
+    code = run.wait()
+    assert code == 0, run.log[-5000:]
+    return run
+
+
+@pytest.fixture(scope="module")
+def steps(run):
+    return read_steps(run.out)
+
+
+def by_status(step, status):
+    return [g for g in step["groups"] if g["status"] == status]
+
+
+def test_all_steps_are_recorded_with_the_scheduled_splits(steps):
+    assert [s["step"] for s in steps] == list(range(1, STEPS + 1))
+    assert [s["plan"]["counts"]["tail"] for s in steps] == [0, 2, 2, 3, 1, 0, 0, 2]
+    assert [s["plan"]["counts"]["residual"] for s in steps] == [0, 0, 0, 0, 2, 1, 0, 0]
+    assert [s["plan"]["m"] for s in steps] == [0, 1, 1, 1, 1, 0, 0, 1]
+
+
+def test_conservation(steps):
+    for step in steps:
+        counts = step["plan"]["counts"]
+        carried = counts["tail"] + counts["residual"]
+        assert carried + counts["fresh"] == N + step["plan"]["left_over"]
+    assert steps[-1]["plan"]["left_over"] == 0
+
+
+def test_every_consumed_group_is_complete_and_of_the_current_weights(steps):
+    for step in steps:
+        trained = by_status(step, "trained")
+        assert len(trained) == N
+        assert set(step["batch"]) == {str(g["prompt"]) for g in trained}
+        for facts in step["batch"].values():
+            assert len(facts["response_tokens"]) == GROUP
+            assert facts["min_version"] == facts["max_version"] == step["step"] - 1
+            assert min(facts["response_tokens"]) > 0
+
+
+def test_pools_are_kept_apart(steps):
+    for step in steps:
+        m = step["plan"]["m"]
+        for group in step["groups"]:
+            used = {r for r in group["replicas"] if r >= 0}
+            allowed = {1} if group["route"] == "tail" else {0, 1} if m == 0 else {0}
+            assert used <= allowed
+
+
+def test_stragglers_are_the_next_tail_and_residual_groups_in_order(steps):
+    for before, after in itertools.pairwise(steps):
+        cut = {g["prompt"] for g in by_status(before, "cut")}
+        tail = [g["prompt"] for g in after["groups"] if g["route"] == "tail"]
+        residual = [g["prompt"] for g in after["groups"] if g["route"] == "residual"]
+        assert cut == {*tail, *residual}
+
+
+def test_carried_groups_are_generated_from_their_prompt_alone(steps):
+    """The second attempt's prompt has the length of the first one's: no token of the first attempt is in it."""
+    prompts = {}
+    for step in steps:
+        for prompt, facts in step["batch"].items():
+            prompts[int(prompt)] = facts
+    carried = [g for step in steps for g in by_status(step, "cut")]
+    assert carried
+    lengths = {}
+    for facts in prompts.values():
+        assert len(set(facts["prompt_tokens"])) == 1
+    for group in carried:
+        assert group["prompt"] in prompts
+        lengths[group["prompt"]] = prompts[group["prompt"]]["prompt_tokens"][0]
+    uncarried = [f["prompt_tokens"][0] for p, f in prompts.items() if p not in lengths]
+    assert max(lengths.values()) <= max(uncarried) + 4  # prompts differ by a few digits only
+
+
+def test_prompts_are_trained_once_each(steps):
+    trained = Counter(g["prompt"] for step in steps for g in by_status(step, "trained"))
+    assert set(trained.values()) == {1}
+    assert set(trained) == set(range(N * STEPS))
+
+
+def test_recorded_tokens_are_the_trained_ones(steps):
+    """The router's count and the store's agree wherever a session has one turn."""
+    compared = 0
+    for step in steps:
+        for group in by_status(step, "trained"):
+            stored = step["batch"][str(group["prompt"])]["response_tokens"]
+            if group["tokens"] == stored:
+                compared += 1
+            else:  # two turns, of which the last is trained
+                assert group["tokens"] == [2 * tokens for tokens in stored]
+    assert compared > N
+
+
+def test_a_session_inside_a_tool_is_cut_as_well(run, steps):
+    """Prompts with a 4 s tool are cut long before the tool returns, and the step does not wait for it."""
+    tool = {i for i in range(96) if i % 16 == 5}
+    key = {g["prompt"]: int(g["key"].rsplit("/", 1)[1]) for s in steps for g in s["groups"]}
+    cut = [(s, g) for s in steps for g in by_status(s, "cut") if key[g["prompt"]] in tool]
+    assert cut
+    for step, _ in cut:
+        assert step["abort_s"] < 2.0
+    assert "Error in _run_prompt" not in run.log
+
+
+def test_nothing_is_logged_as_an_error(run):
+    for line in run.log.splitlines():
+        assert "ERROR" not in line or "tailsieve" not in line, line
+    assert "Traceback" not in run.log
+
+
+def test_validation_ran_and_changed_nothing(run, steps):
+    assert run.log.count("Final validation metrics") == 1
+    assert "val-core" in run.log or "val-aux" in run.log
+    assert [s["metrics"]["carried_next"] for s in steps] == [s["plan"]["left_over"] for s in steps]
+
+
+def test_the_readable_lines(run):
+    lines = [line for line in run.log.splitlines() if "[tailsieve] step" in line]
+    assert len(lines) == STEPS
+    assert all(word in lines[3] for word in ("reward=", "length=", "q=3", "m=1", "T_tail=", "T_bulk=", "carried="))
+    assert "[tailsieve] done: 8 steps" in run.log
+
+
+def test_metrics_reach_verl_s_tracking(run):
+    for name in ("tail_groups", "t_bulk_s", "overhead_share", "bias/ks", "idle_fraction/bulk"):
+        assert f"tailsieve/{name}" in run.log
