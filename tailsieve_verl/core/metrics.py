@@ -26,6 +26,7 @@ def step_metrics(observation: StepObservation, decision: Decision, *, carried_ne
         "m_next": decision.m,
         "settled": float(decision.settled),
         "switch": float(decision.switched),
+        "dispatch_us": observation.dispatch_us,
         "failed": observation.failed,
         "retried": observation.retried,
     }
@@ -39,6 +40,8 @@ def step_metrics(observation: StepObservation, decision: Decision, *, carried_ne
     }
     metrics.update({name: value for name, value in optional.items() if value is not None})
     metrics.update({f"idle_fraction/{pool}": share for pool, share in idle_fractions(observation).items()})
+    for pool, wanted in (("tail", True), ("bulk", False)):
+        metrics[f"preempted/{pool}"] = sum(g.preempted for g in observation.groups if (g.route == "tail") == wanted)
     metrics.update(decision.extra)
     return metrics
 

@@ -96,6 +96,7 @@ class GroupRecord:
         tokens: per session, tokens generated.
         complete: per session, False where ``tokens`` is right-censored by the cut.
         generated_s: when the whole group was generated; ``None`` if it was not.
+        preempted: how often the engine preempted one of its requests.
     """
 
     prompt: int
@@ -108,6 +109,7 @@ class GroupRecord:
     tokens: tuple[int, ...]
     complete: tuple[bool, ...]
     generated_s: float | None
+    preempted: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ class StepObservation:
     """Raw facts of a finished step; all durations in seconds of one monotonic clock.
 
     ``t_tail_s`` and ``t_bulk_s`` are the times of the last tail completion and of the last needed bulk completion
-    after the step was opened (``None`` for an empty pool). ``abort_s`` is what the abort added after both were done.
+    after the step was opened (``None`` for an empty pool). ``abort_s`` is what the abort added after both were done,
+    ``dispatch_us`` the mean time of a routing decision in microseconds.
     """
 
     plan: StepPlan
@@ -126,6 +129,7 @@ class StepObservation:
     groups: tuple[GroupRecord, ...]
     failed: int = 0
     retried: int = 0
+    dispatch_us: float = 0.0
 
     @property
     def generation_s(self) -> float:

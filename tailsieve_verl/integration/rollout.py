@@ -157,6 +157,7 @@ class RolloutRunner:
             groups=tuple(self._record(step, group) for group in log.groups),
             failed=step.failed,
             retried=step.retried,
+            dispatch_us=log.acquire_s / max(log.acquires, 1) * 1e6,
         )
 
     def close(self, step: RolloutStep, observation: StepObservation) -> None:
@@ -249,4 +250,5 @@ class RolloutRunner:
             tokens=log.tokens,
             complete=complete,
             generated_s=log.generated_s,
+            preempted=log.preempted,
         )

@@ -1,4 +1,4 @@
-"""A real run: stock verl, Ray, two vLLM replicas on the CPU, q and m changing. Everything is read from its own records."""
+"""A real run: stock verl, Ray, two vLLM replicas on the CPU, q and m changing; judged by its own records."""
 
 import itertools
 from collections import Counter

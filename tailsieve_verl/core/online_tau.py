@@ -1,0 +1,313 @@
+"""The decode curve, learned for free: what completions of a step say about tau(b) (docs/controller.md).
+
+Between two events on a replica (a request starts or ends) its batch size b is constant, and every active request
+gains v(b) = 1 / tau(b) tokens a second. So each request, cut ones included, gives one linear equation,
+
+    tokens_i = integral of v(b(t)) dt over its life.
+
+With v linear between the knots of a grid the unknowns are v at the knots, and the equations of a step are summed up in
+a normal matrix of grid size. Old steps are forgotten only where a new step has looked (a tail pool says nothing about
+large batches, and must not wear out what is known of them); the fit is non-negative and does not rise with b.
+
+Level and shape are learned apart. A whole step that runs slow is mostly noise of the machine: its factor goes into a
+slow average, and the equations, freed from it, into the shape, which is then hardly noisy at all.
+
+A change of the engine (another depth of speculation, other hardware) shows as tokens that are systematically more or
+fewer than predicted. Cumulative sums of the level and of each range of batch sizes notice it in a few steps, however
+noisy the clock is, and what they concern is learned afresh.
+
+Requests that pause between turns look slow here: for multi-turn rollouts prefer a measured curve.
+
+Invariants: memory is a few arrays of grid size; the same tables give the same curve; the state is plain JSON data; the
+curve given out is one that `DecodeCurve` accepts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailsieve_verl.core.decode import DecodeCurve
+from tailsieve_verl.core.sessions import SessionTable
+
+Floats = NDArray[np.float64]
+
+#: Knots of v: every size while sizes are few, then two per octave: between them a linear v errs by about 1 %.
+GRID = np.unique(np.concatenate(([1, 2, 3, 4], np.round(2.0 ** np.arange(2.0, 15.1, 0.5))))).astype(np.float64)
+#: Ranges of batch sizes that are watched apart for changes: four knots, two octaves each.
+KNOTS_PER_BAND = 4
+BANDS = GRID.size // KNOTS_PER_BAND + 1
+#: Weight an old step keeps at a knot that a new step fully covers: ten steps of memory, against 20 % noise of the clock.
+MEMORY = 0.9
+#: What a knot keeps of the past once the curve has changed there: just what keeps it determined if it is not visited.
+MEMORY_AFTER_CHANGE = 0.01
+#: Smoothness asked of v, relative to the information of a mean knot: it fills knots that were never visited.
+SMOOTHNESS = 1e-3
+#: Tokens added to a request's weight 1 / tokens, so that the shortest ones, all start-up, do not dominate.
+SHORT_TOKENS = 16.0
+#: A knot is known once it has seen this many request-steps' worth of information (see `_visited`).
+VISITED_SHARE = 1e-4
+#: After a change the shape forgets fast for some steps, because the first ones still mix old and new.
+MEMORY_WHILE_CHANGING, CHANGING_STEPS = 0.5, 3
+#: Change detection: deviations beyond one noise level add up, and four of them alarm. With Gaussian noise that is a
+#: false alarm in some thousand steps.
+DRIFT_ALLOWED, ALARM_AT = 1.0, 4.0
+#: Noise that is always allowed for, and the weight of a new step in the estimate of noise and of the level.
+LEAST_NOISE, NEW_WEIGHT = 0.02, 0.1
+#: One step's surprise counts for at most this many noise levels: a single hiccup is no change.
+LARGEST_SURPRISE = 3.0
+#: Misfit (mean relative error of requests within a step) at which nothing is trusted any more.
+WORST_MISFIT = 0.3
+#: Confidence needed before predictions are used: reached after one step that fits and drains.
+TRUST_AT = 0.5
+#: Share of the best aggregate throughput that a fitted curve keeps, just above what `DecodeCurve` insists on.
+AGGREGATE_SHARE = 0.51
+
+
+class OnlineTau:
+    """Learns tau from session tables (module docstring)."""
+
+    def __init__(self) -> None:
+        size = GRID.size
+        self._matrix = np.zeros((size, size))
+        self._shape = np.zeros(size)  # v at the knots up to the level, tokens per second
+        self._level = 0.0  # logarithm of what the shape is to be multiplied by
+        self._level_steps = 0.0  # steps in the level's average
+        self._shape_alarms = np.zeros((2, BANDS))  # cumulated surprise, faster and slower, by band of batch sizes
+        self._level_alarms = np.zeros(2)
+        self._shape_noise = self._level_noise = LEAST_NOISE
+        self._changing = 0  # steps for which the shape still forgets fast
+        self._misfit = 0.0
+        self._steps = 0.0  # effective number of steps remembered
+        self.changes = 0
+        self.ignored = 0
+        self._curve: DecodeCurve | None = None
+
+    # ---- what is known --------------------------------------------------------------------------------------------
+
+    @property
+    def curve(self) -> DecodeCurve | None:
+        """The curve learned so far; ``None`` before the first useful step."""
+        if self._curve is None and self._steps:
+            knots = GRID[: self._top() + 1]
+            speed = self.speed[: knots.size]
+            aggregate = np.maximum.accumulate(knots * speed)
+            speed = np.maximum(speed, AGGREGATE_SHARE * aggregate / knots)
+            self._curve = DecodeCurve(knots, 1.0 / speed)
+        return self._curve
+
+    @property
+    def confidence(self) -> float:
+        """0..1: steps seen, share of the knots up to the largest batch that were visited, and how well requests fit."""
+        if not self._steps:
+            return 0.0
+        covered = float(np.mean(self._visited()[: self._top() + 1]))
+        return float((1.0 - np.exp(-self._steps)) * covered * max(0.0, 1.0 - self._misfit / WORST_MISFIT))
+
+    @property
+    def trusted(self) -> bool:
+        return self.confidence >= TRUST_AT
+
+    @property
+    def noise(self) -> float:
+        """Typical relative deviation of a step's speed from the curve."""
+        return self._level_noise
+
+    @property
+    def speed(self) -> Floats:
+        """v at the knots of the grid, tokens per second, [G]; zeros before the first useful step."""
+        return self._shape * float(np.exp(self._level))
+
+    def slowness(self, table: SessionTable, curve: DecodeCurve | None = None) -> tuple[Floats, Floats, Floats]:
+        """How much longer each request took than a curve says, by replica.
+
+        Args:
+            curve: the learned one if ``None``.
+
+        Returns:
+            replicas [K], the tokens generated there [K], and seconds taken over seconds expected [K]; empty without a
+            curve.
+        """
+        expected = self.speed if curve is None else 1.0 / curve(GRID)
+        if not expected.any() or not table.tokens.size:
+            return np.zeros(0), np.zeros(0), np.zeros(0)
+        predicted = _equations(table) @ expected
+        replicas, where = np.unique(table.replica, return_inverse=True)
+        tokens, should = np.bincount(where, table.tokens), np.bincount(where, predicted)
+        good = (tokens > 0) & (should > 0)
+        return replicas[good].astype(np.float64), tokens[good], should[good] / tokens[good]
+
+    # ---- learning -------------------------------------------------------------------------------------------------
+
+    def observe(self, table: SessionTable) -> None:
+        """Learn from a step's sessions."""
+        self.ignored += table.dropped
+        useful = table.tokens > 0
+        if not useful.any():
+            return
+        rows, tokens = _equations(table)[useful], table.tokens[useful]
+        lived = rows.sum(axis=1) > 0
+        self.ignored += int((~lived).sum())
+        if not lived.any():
+            return
+        rows, tokens = rows[lived], tokens[lived]
+        memory = np.full(GRID.size, MEMORY)
+        if self._steps:
+            factor = tokens.sum() / max(float((rows @ self.speed).sum()), 1e-300)
+            tokens = tokens / (factor * np.exp(self._level))  # what the shape alone should give
+            memory[self._shape_changed(rows, tokens)] = MEMORY_AFTER_CHANGE
+            self._learn_level(float(np.log(factor)))
+        weight = 1.0 / (tokens + SHORT_TOKENS)
+        new = rows.T @ (rows * weight[:, None])
+        steady = np.maximum((1.0 - MEMORY) * self._matrix.diagonal(), 1e-300)
+        looked = np.where(memory < MEMORY, 1.0, np.minimum(1.0, new.diagonal() / steady))
+        if self._changing:
+            self._changing -= 1
+            memory = np.minimum(memory, MEMORY_WHILE_CHANGING)
+        keep = np.sqrt(memory**looked)
+        old = self._matrix * keep[:, None] * keep[None, :]
+        target = old @ self._shape + rows.T @ (weight * tokens)
+        self._matrix = old + new
+        self._steps = MEMORY * self._steps + 1.0
+        self._shape = self._solve(target)
+        self._curve = None
+        misfit = float(np.abs(tokens - rows @ self._shape).sum() / tokens.sum())
+        self._misfit = misfit if self._steps <= 1.0 else self._misfit + NEW_WEIGHT * (misfit - self._misfit)
+
+    def _learn_level(self, deviation: float) -> None:
+        """Average the logarithm of a step's speed over the curve's; a lasting change starts the average again."""
+        surprise = min(max(deviation / self._level_noise, -LARGEST_SURPRISE), LARGEST_SURPRISE)
+        self._level_alarms = np.maximum(0.0, self._level_alarms + np.array((surprise, -surprise)) - DRIFT_ALLOWED)
+        self._level_noise = _averaged(self._level_noise, abs(deviation))
+        if (self._level_alarms >= ALARM_AT).any():
+            self.changes += 1
+            self._level_alarms[:] = 0.0
+            self._level_steps = 0.0
+        self._level_steps += 1.0
+        self._level += max(NEW_WEIGHT, 1.0 / (self._level_steps + 1.0)) * deviation
+
+    def _shape_changed(self, rows: Floats, tokens: Floats) -> NDArray[np.bool_]:
+        """Knots whose range of batch sizes has deviated for too long, [G]; the sums then start again."""
+        predicted = rows @ self._shape
+        mean_knot = (rows @ np.arange(GRID.size)) / rows.sum(axis=1)
+        band = (mean_knot / KNOTS_PER_BAND).astype(np.int64)
+        seen, should = np.bincount(band, tokens, BANDS), np.bincount(band, predicted, BANDS)
+        live = (seen > 0) & (should > 0)
+        deviation = np.zeros(BANDS)
+        deviation[live] = np.log(seen[live] / should[live])
+        surprise = np.clip(deviation / self._shape_noise, -LARGEST_SURPRISE, LARGEST_SURPRISE)
+        moved = self._shape_alarms + np.stack((surprise, -surprise)) - DRIFT_ALLOWED
+        self._shape_alarms = np.where(live, np.maximum(0.0, moved), self._shape_alarms)
+        self._shape_noise = _averaged(self._shape_noise, float(np.abs(deviation[live]).mean()))
+        if not (self._shape_alarms >= ALARM_AT).any():
+            return np.zeros(GRID.size, dtype=np.bool_)
+        self.changes += 1
+        self._shape_alarms[:] = 0.0
+        self._changing = CHANGING_STEPS
+        self._level_steps = 0.0
+        return np.asarray(rows.sum(axis=0) > 0)  # a band is a mean over lives: any knot on the way may have changed
+
+    def _solve(self, target: Floats) -> Floats:
+        """v at all knots: least squares, non-negative, not rising, smooth where nothing is known, [G]."""
+        top = self._top() + 1
+        matrix = self._matrix[:top, :top].copy()
+        if top > 2:
+            bend = np.diff(np.eye(top), n=2, axis=0)
+            matrix += SMOOTHNESS * matrix.trace() / top * bend.T @ bend
+        upper = np.triu(np.ones((top, top)))  # v = upper @ d with d >= 0 does not rise
+        drops = nonnegative_quadratic(upper.T @ matrix @ upper, upper.T @ target[:top])
+        speed = upper @ drops
+        positive = speed[speed > 0]
+        if not positive.size:
+            return self._shape
+        speed = np.maximum(speed, positive.min() * 1e-3)
+        aggregate = GRID[top - 1] * speed[-1]  # beyond: no further aggregate throughput is assumed
+        beyond = np.minimum(speed[-1], aggregate / GRID[top:])
+        return np.concatenate((speed, beyond))
+
+    def _visited(self) -> NDArray[np.bool_]:
+        information = self._matrix.diagonal()
+        return information > VISITED_SHARE * information.max()
+
+    def _top(self) -> int:
+        """Index of the largest knot with any information."""
+        return int(np.flatnonzero(self._matrix.diagonal() > 0)[-1])
+
+    # ---- state ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "matrix": self._matrix.tolist(),
+            "shape": self._shape.tolist(),
+            "level": [self._level, self._level_steps],
+            "alarms": [self._shape_alarms.tolist(), self._level_alarms.tolist()],
+            "noise": [self._shape_noise, self._level_noise],
+            "changing": self._changing,
+            "misfit": self._misfit,
+            "steps": self._steps,
+            "changes": self.changes,
+            "ignored": self.ignored,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        matrix = np.array(state["matrix"], dtype=np.float64)
+        if matrix.shape != (GRID.size, GRID.size):
+            raise ValueError(f"matrix must have the shape {(GRID.size, GRID.size)} of the grid, got {matrix.shape}")
+        self._matrix, self._shape = matrix, np.array(state["shape"], dtype=np.float64)
+        self._level, self._level_steps = state["level"]
+        self._shape_alarms, self._level_alarms = (np.array(a, dtype=np.float64) for a in state["alarms"])
+        self._shape_noise, self._level_noise = state["noise"]
+        self._changing, self._misfit, self._steps = state["changing"], state["misfit"], state["steps"]
+        self.changes, self.ignored = state["changes"], state["ignored"]
+        self._curve = None
+
+
+def _averaged(noise: float, deviation: float) -> float:
+    return max(LEAST_NOISE, noise + NEW_WEIGHT * (min(deviation, 1.0) - noise))
+
+
+def nonnegative_quadratic(matrix: Floats, target: Floats) -> Floats:
+    """The d >= 0 that minimises d' M d / 2 - target' d, by block pivoting; M symmetric and non-negative definite."""
+    size = target.size
+    matrix = matrix + np.eye(size) * (1e-12 * matrix.trace() / size)
+    free = np.ones(size, dtype=np.bool_)
+    solution = np.zeros(size)
+    for _ in range(4 * size):
+        solution = np.zeros(size)
+        index = np.flatnonzero(free)
+        if index.size:
+            solution[index] = np.linalg.solve(matrix[np.ix_(index, index)], target[index])
+        negative = free & (solution < 0)
+        if negative.any():
+            free &= ~negative
+            continue
+        slope = target - matrix @ solution
+        slope[free] = 0.0
+        best = int(np.argmax(slope))
+        if slope[best] <= 1e-9 * np.abs(target).max():
+            break
+        free[best] = True
+    return np.maximum(solution, 0.0)
+
+
+def _equations(table: SessionTable) -> Floats:
+    """Seconds each session spent at each knot, [sessions, G]: its tokens are this times v."""
+    count = table.tokens.size
+    replica = np.concatenate((table.replica, table.replica))
+    time = np.concatenate((table.started_s, table.ended_s))
+    order = np.lexsort((time, replica))
+    change = np.where(order < count, 1, -1)
+    batch = np.cumsum(change)[:-1]
+    lasted = np.where(batch > 0, np.diff(time[order]), 0.0)  # between replicas nothing is active
+    low = np.clip(np.searchsorted(GRID, batch, side="right") - 1, 0, GRID.size - 2)
+    share = np.clip((batch - GRID[low]) / (GRID[low + 1] - GRID[low]), 0.0, 1.0)
+    spent = np.zeros((2 * count, GRID.size))
+    row = np.arange(1, 2 * count)
+    spent[row, low] = lasted * (1.0 - share)
+    spent[row, low + 1] += lasted * share
+    reached = np.cumsum(spent, axis=0)
+    place = np.empty(2 * count, dtype=np.int64)
+    place[order] = np.arange(2 * count)
+    return np.asarray(reached[place[count:]] - reached[place[:count]])
