@@ -1,4 +1,4 @@
-"""The counting task: "Write the integers from 7 to 19." The answer's length is the prompt's own property.
+"""The counting task: "List every number from 7 to 19." The answer's length is the prompt's own property.
 
 Spans are drawn from a log-normal distribution, so a few prompts ask for answers many times longer than the median one,
 and ask for them again whenever they are sampled: the prompt-persistent long tail that tail routing is about. The reward
@@ -50,9 +50,8 @@ def make_rows(count: int, seed: int, split: str) -> list[dict[str, Any]]:
 
 
 def prompt(start: int, end: int) -> str:
-    """The question; the example shows the format, which small models need."""
-    task = f"Write all integers from {start} to {end}, separated by commas, and nothing else."
-    return f"{task} Begin with {start}, {start + 1}"
+    """The question; it shows how the answer begins, which small models need."""
+    return f"List every number from {start} to {end}, in order, separated by commas: {start}, {start + 1}, ..."
 
 
 def compute_score(

@@ -40,7 +40,8 @@ class CpuRun:
     replicas: int = 2
     steps: int = 6
     max_response: int = 160
-    lr: float = 1e-5
+    lr: float = 3e-5
+    temperature: float = 0.6
     micro_batch: int = 4
 
     def overrides(self) -> list[str]:
@@ -70,6 +71,7 @@ class CpuRun:
             f"{actor}.fsdp_config.use_torch_compile=False",
             f"{rollout}.name=vllm",
             f"{rollout}.n={self.n}",
+            f"{rollout}.temperature={self.temperature}",
             f"{rollout}.tensor_model_parallel_size=1",
             f"{rollout}.enforce_eager=True",
             f"{rollout}.free_cache_engine=False",

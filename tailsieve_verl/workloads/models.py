@@ -69,7 +69,7 @@ def ensure_tiny(out: str | Path, *, layers: int = 2, hidden: int = 64, seed: int
     trainer = trainers.BpeTrainer(
         vocab_size=512, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    raw.train_from_iterator([f"user assistant Write all integers from {i} to {i + 7}" for i in range(500)], trainer)
+    raw.train_from_iterator([f"user assistant List every number from {i} to {i + 7}" for i in range(500)], trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=special[2], pad_token=special[0])
     tokenizer.chat_template = (
         "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
