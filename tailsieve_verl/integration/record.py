@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tailsieve_verl.core.plan import Decision, StepObservation
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 FILE = Path("tailsieve") / "steps.jsonl"
@@ -69,10 +72,13 @@ class RunRecord:
     def _append(self, line: dict[str, Any]) -> None:
         if not self._enabled:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write(json.dumps(line, default=_plain) + "\n")
-            file.flush()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as file:
+                file.write(json.dumps(line, default=_plain) + "\n")
+        except OSError as error:  # a full disk must not end a training run
+            self._enabled = False
+            logger.warning("tailsieve: the record %s cannot be written any more: %s", self.path, error)
 
 
 def read_steps(folder: str | Path) -> list[dict[str, Any]]:

@@ -31,10 +31,12 @@ from tailsieve_verl.config.schema import build_policy, parse
 from tailsieve_verl.core.ledger import Ledger
 from tailsieve_verl.core.lengths import LengthMonitor
 from tailsieve_verl.core.metrics import step_metrics
+from tailsieve_verl.core.plan import StepObservation
 from tailsieve_verl.integration import checkpoint, console, preflight
 from tailsieve_verl.integration.client import TailSieveLLMClient
 from tailsieve_verl.integration.context import ROUTED
 from tailsieve_verl.integration.deadline import within
+from tailsieve_verl.integration.guarded import GuardedPolicy
 from tailsieve_verl.integration.ports import RayReplicas, RayRouter
 from tailsieve_verl.integration.prompts import PromptStream, Row, sessions_of
 from tailsieve_verl.integration.record import RunRecord
@@ -68,7 +70,7 @@ class TailSieveTrainer(PPOTrainerSync):
             self.config.actor_rollout_ref.rollout.router_config_path = str(ROUTER_YAML)
         replicas = preflight.count_replicas(config)
         self.n_groups = int(config.data.train_batch_size)
-        self.policy = build_policy(self.settings, self.n_groups, replicas)
+        self.policy = GuardedPolicy(build_policy(self.settings, self.n_groups, replicas))
         self.ledger = Ledger(max_retries=self.settings.max_retries)
         self.lengths = LengthMonitor(max_tokens=config.data.get("max_response_length"))
         self.run_record = RunRecord(config.trainer.default_local_dir, enabled=self.settings.record)
@@ -181,21 +183,27 @@ class TailSieveTrainer(PPOTrainerSync):
         observation = self.runner.observation(self._step)
         self.runner.close(self._step, observation)
         decision = self.policy.observe(observation)
-        self.lengths.add(observation)
-        bias = self.lengths.bias()
         self._dropped_total += self._step.dropped
         metrics = step_metrics(observation, decision, carried_next=len(self.ledger.carried))
         metrics.update(trained_total=self.ledger.trained, dropped_total=self._dropped_total)
-        if bias is not None:
-            metrics.update(
-                {"bias/mean": bias.mean, "bias/p99": bias.p99, "bias/truncated": bias.truncated, "bias/ks": bias.ks}
-            )
+        metrics.update(self._bias_metrics(observation))
         metrics["dispatch_s"] = self._step.dispatch_s
         metrics["decide_s"] = time.monotonic() - start
         metrics["overhead_s"] = metrics["dispatch_s"] + metrics["abort_s"] + metrics["decide_s"]
         self._metrics, self._reason = metrics, decision.reason
         batch = {self._step.uids[uid]: facts for uid, facts in self.replay_buffer.batch.items()}
         self.run_record.step(observation, decision, batch=batch, metrics=metrics)
+
+    def _bias_metrics(self, observation: StepObservation) -> dict[str, float]:
+        try:
+            self.lengths.add(observation)
+            bias = self.lengths.bias()
+        except Exception as error:  # a figure that cannot be had must not end the run
+            logger.warning("tailsieve: no length bias for step %d: %s", observation.plan.step, error)
+            return {}
+        if bias is None:
+            return {}
+        return {"bias/mean": bias.mean, "bias/p99": bias.p99, "bias/truncated": bias.truncated, "bias/ks": bias.ks}
 
     def _compute_metrics(
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **kwargs: Any
@@ -219,7 +227,7 @@ class TailSieveTrainer(PPOTrainerSync):
         waiting = self.ledger.waiting
         state = {
             "n_groups": self.n_groups,
-            "policy": {"name": self.settings.policy, "state": self.policy.state_dict()},
+            "policy": {**self._policy_identity(), "state": self.policy.state_dict()},
             "ledger": self.ledger.state_dict(),
             "stream": self.stream.state_dict(),
             "lengths": self.lengths.state_dict(),
@@ -237,11 +245,16 @@ class TailSieveTrainer(PPOTrainerSync):
         self.ledger.load_state_dict(state["ledger"])
         self.stream.load_state_dict(state["stream"], rows)
         self.lengths.load_state_dict(state["lengths"])
-        if state["policy"]["name"] == self.settings.policy:
+        saved = {key: state["policy"].get(key) for key in self._policy_identity()}
+        if saved == self._policy_identity():
             self.policy.load_state_dict(state["policy"]["state"])
         else:
             logger.warning(
-                "tailsieve: the checkpoint was saved under policy %s; %s starts from its configuration",
-                state["policy"]["name"],
-                self.settings.policy,
+                "tailsieve: the checkpoint was saved under %s, this run has %s; the policy starts afresh",
+                saved,
+                self._policy_identity(),
             )
+
+    def _policy_identity(self) -> dict[str, Any]:
+        """What must be the same for a saved policy state to mean anything."""
+        return {"name": self.settings.policy, "replicas": self.policy.context.replicas}

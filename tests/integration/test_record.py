@@ -30,6 +30,14 @@ def test_a_torn_last_line_is_ignored(tmp_path):
     assert [s["step"] for s in read_steps(tmp_path)] == [1]
 
 
+def test_a_disk_that_fails_ends_the_record_and_not_the_run(tmp_path, caplog):
+    (tmp_path / "tailsieve").write_text("a file where the folder should be")
+    record = RunRecord(tmp_path)
+    record.start({}, first_step=1)
+    write_step(record, 1, 0.5)
+    assert caplog.text.count("cannot be written any more") == 1
+
+
 def test_it_can_be_switched_off(tmp_path):
     RunRecord(tmp_path, enabled=False).start({}, first_step=1)
     assert not list(tmp_path.iterdir())
