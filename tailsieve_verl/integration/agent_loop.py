@@ -18,6 +18,9 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
 from tailsieve_verl.integration.context import ROUTED, SESSION, RolloutCut, Session
 
+# Agent loops may block the worker's event loop for a while (tokenizing, images); not this long.
+ALIVE_TIMEOUT_S = 300.0
+
 # verl decorates the class with ray.remote, which hides the plain class; Ray keeps it here.
 _WorkerBase: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
 
@@ -63,6 +66,10 @@ class TailSieveAgentLoopWorker(_WorkerBase):
             if pending:
                 raise TimeoutError(f"{len(pending)} cut prompt groups still run after {timeout_s:g} s")
         return {uid: sorted(group.generated) for uid, group in mine.items()}
+
+    async def alive(self) -> bool:
+        """Answers while the worker's event loop runs."""
+        return True
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
@@ -132,6 +139,10 @@ class TailSieveAgentLoopManager(AgentLoopManagerTQ):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(TailSieveAgentLoopWorker)
+
+    def check(self) -> None:
+        """Raise Ray's error if a worker is dead or does not answer."""
+        ray.get([worker.alive.remote() for worker in self.agent_loop_workers], timeout=ALIVE_TIMEOUT_S)
 
     def cut(self, uids: list[str], timeout_s: float) -> dict[str, list[int]]:
         """End the sessions of these groups in all workers; returns uid -> sessions generated in full.

@@ -1,20 +1,25 @@
-"""The router and the replicas behind plain synchronous calls, each with a deadline."""
+"""The router, the agent loops and the replicas behind plain synchronous calls, each with a deadline."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from tailsieve_verl.integration.client import describe_fatal
 from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError, within
+from tailsieve_verl.integration.prompts import Row
 from tailsieve_verl.integration.router import LaunchedGroup, StepLog, StepStatus
+
+T = TypeVar("T")
 
 # The router answers in microseconds; a call that takes this long means its process or node is in trouble.
 ROUTER_CALL_TIMEOUT_S = 120.0
+# Calls to replicas take milliseconds; one that takes this long is reason to look after the replica.
+HEALTH_DURING_CALLS_S = 5.0
 
 
 class RayRouter:
@@ -55,6 +60,36 @@ class RayRouter:
             raise ReplicaDiedError(f"the router's process died: {error}") from error
 
 
+class RayAgents:
+    """The agent loop workers behind our manager.
+
+    Args:
+        manager: a :class:`~.agent_loop.TailSieveAgentLoopManager`.
+        submit: hands (uid, row) pairs to the manager as the batch that verl's manager takes.
+    """
+
+    def __init__(self, manager: Any, submit: Callable[[list[tuple[str, Row]]], None]) -> None:
+        self._manager, self._submit = manager, submit
+
+    def submit(self, rows: list[tuple[str, Row]]) -> None:
+        self._named(lambda: self._submit(rows))
+
+    def end_sessions(self, uids: list[str], timeout_s: float) -> dict[str, list[int]]:
+        return self._named(lambda: self._manager.cut(uids, timeout_s))
+
+    def check(self) -> None:
+        """Raise ReplicaDiedError unless every worker answers."""
+        self._named(self._manager.check)
+
+    def _named(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except RayActorError as error:
+            raise ReplicaDiedError(f"an agent loop worker died: {error}") from error
+        except (GetTimeoutError, TimeoutError) as error:
+            raise RolloutStalledError(f"the agent loop workers did not answer in time: {error}") from error
+
+
 class RayReplicas:
     """The rollout replicas by rank (see :class:`~.replica.TailSieveReplica`)."""
 
@@ -77,7 +112,7 @@ class RayReplicas:
         self._each(range(len(self._replicas)), "check")
 
     def _each(self, ranks: Sequence[int], method: str) -> list[Any]:
-        async def one(rank: int) -> Any:
+        async def one(rank: int, method: str = method) -> Any:
             try:
                 return await getattr(self._replicas[rank], method)()
             except Exception as error:
@@ -87,7 +122,14 @@ class RayReplicas:
                 raise ReplicaDiedError(f"rollout replica {rank} died: {fatal}") from error
 
         async def everyone() -> list[Any]:
-            return list(await asyncio.gather(*[one(rank) for rank in ranks]))
+            calls = asyncio.gather(*[one(rank) for rank in ranks])
+            while method != "check":
+                # A call into an engine that dies meanwhile may never return: keep asking for its health.
+                done, _ = await asyncio.wait([calls], timeout=HEALTH_DURING_CALLS_S)
+                if done:
+                    break
+                await asyncio.gather(*[one(rank, "check") for rank in ranks])
+            return list(await calls)
 
         what = f"{method} on rollout replicas {list(ranks)}"
         return within(self._timeout_s, what, lambda: asyncio.run(everyone()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 Row = dict[str, Any]
@@ -98,7 +98,3 @@ def sessions_of(row: Mapping[str, Any], default: int) -> int:
 
 def _first(row: Mapping[str, Any], column: str, default: Any) -> Any:
     return row[column][0] if column in row else default
-
-
-Submit = Callable[[list[tuple[str, Row]]], None]
-"""Hands (uid, row) pairs to the agent loops without waiting for them."""

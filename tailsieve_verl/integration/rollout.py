@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from tailsieve_verl.core.bias import tail_order
 from tailsieve_verl.core.ledger import Launch, Ledger
 from tailsieve_verl.core.plan import GroupRecord, GroupStatus, StepObservation, StepPlan
 from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError
-from tailsieve_verl.integration.prompts import PromptStream, Submit, prompt_key, sessions_of
+from tailsieve_verl.integration.prompts import PromptStream, Row, prompt_key, sessions_of
 from tailsieve_verl.integration.router import GroupLog, LaunchedGroup, StepLog, StepStatus
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,19 @@ class ReplicaPort(Protocol):
     def check(self) -> None: ...
 
 
+class AgentPort(Protocol):
+    """The agent loops, called synchronously."""
+
+    def submit(self, rows: list[tuple[str, Row]]) -> None:
+        """Hand (uid, row) pairs to the agent loops without waiting for them."""
+
+    def end_sessions(self, uids: list[str], timeout_s: float) -> dict[str, list[int]]:
+        """End the sessions of these groups; returns uid -> sessions that had been generated in full."""
+
+    def check(self) -> None:
+        """Raise if a worker is dead."""
+
+
 @dataclass
 class RolloutStep:
     """A step in progress. ``uids`` maps the uid of each launch to its prompt's serial number."""
@@ -73,8 +86,8 @@ class RolloutRunner:
     """Runs rollout steps (module docstring).
 
     Args:
-        end_sessions: tells the agent loops to end the sessions of these uids; returns uid -> sessions generated.
-        submit: hands (uid, row) pairs to the agent loops.
+        router, replicas, agents: what the step talks to.
+        ledger, stream: the books, and the prompts.
         sessions: n, responses in a group.
         stall_deadline_s, health_interval_s, sync_deadline_s: see the configuration schema.
     """
@@ -86,16 +99,14 @@ class RolloutRunner:
         replicas: ReplicaPort,
         ledger: Ledger,
         stream: PromptStream,
-        submit: Submit,
-        end_sessions: Callable[[list[str], float], dict[str, list[int]]],
+        agents: AgentPort,
         sessions: int,
         stall_deadline_s: float,
         health_interval_s: float,
         sync_deadline_s: float,
     ) -> None:
-        self._router, self._replicas = router, replicas
+        self._router, self._replicas, self._agents = router, replicas, agents
         self._ledger, self._stream = ledger, stream
-        self._submit, self._end_sessions = submit, end_sessions
         self.sessions = sessions
         self._stall_s, self._health_s, self._sync_s = stall_deadline_s, health_interval_s, sync_deadline_s
 
@@ -115,7 +126,7 @@ class RolloutRunner:
             plan.bulk_placement,
         )
         step.dispatch_s = time.monotonic() - start
-        self._submit([(group.uid, self._stream.rows[step.uids[group.uid]]) for group in groups])
+        self._agents.submit([(group.uid, self._stream.rows[step.uids[group.uid]]) for group in groups])
         return step
 
     def wait(self, step: RolloutStep) -> list[str]:
@@ -189,7 +200,7 @@ class RolloutRunner:
         bulk = step.plan.bulk_replicas
         self._replicas.abort(bulk)
         left = self._router.wait_drained(bulk, DRAIN_TIMEOUT_S)
-        step.sessions_done = self._end_sessions(list(step.stragglers), self._sync_s)
+        step.sessions_done = self._agents.end_sessions(list(step.stragglers), self._sync_s)
         unfinished = self._replicas.unfinished(bulk)
         if left or unfinished:
             raise RolloutStalledError(
@@ -205,7 +216,7 @@ class RolloutRunner:
         launches += self._ledger.draw_extra(self._stream.draw(to_draw), must_finish=step.was_cut)
         groups = self._announce(step, launches)
         self._router.add_groups(groups)
-        self._submit([(group.uid, self._stream.rows[step.uids[group.uid]]) for group in groups])
+        self._agents.submit([(group.uid, self._stream.rows[step.uids[group.uid]]) for group in groups])
 
     def _note_failures(self, step: RolloutStep, failed: Iterable[tuple[str, str]]) -> None:
         for uid, error in failed:
@@ -228,6 +239,7 @@ class RolloutRunner:
                 f"{status.verdict.waiting_for}; raise trainer.v1.tailsieve.stall_deadline_s if that is normal"
             )
         self._replicas.check()
+        self._agents.check()
 
     def _record(self, step: RolloutStep, log: GroupLog) -> GroupRecord:
         status: GroupStatus = "cut" if log.cut else "failed" if log.failed else "trained"

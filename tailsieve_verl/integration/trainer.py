@@ -37,7 +37,7 @@ from tailsieve_verl.integration.client import TailSieveLLMClient
 from tailsieve_verl.integration.context import ROUTED
 from tailsieve_verl.integration.deadline import within
 from tailsieve_verl.integration.guarded import GuardedPolicy
-from tailsieve_verl.integration.ports import RayReplicas, RayRouter
+from tailsieve_verl.integration.ports import RayAgents, RayReplicas, RayRouter
 from tailsieve_verl.integration.prompts import PromptStream, Row, sessions_of
 from tailsieve_verl.integration.record import RunRecord
 from tailsieve_verl.integration.rollout import RolloutRunner, RolloutStep
@@ -126,8 +126,7 @@ class TailSieveTrainer(PPOTrainerSync):
             replicas=self.replica_port,
             ledger=self.ledger,
             stream=self.stream,
-            submit=self._submit_rows,
-            end_sessions=agent_loop_manager.cut,
+            agents=RayAgents(agent_loop_manager, self._submit_rows),
             sessions=int(self.config.actor_rollout_ref.rollout.n),
             stall_deadline_s=settings.stall_deadline_s,
             health_interval_s=settings.health_interval_s,

@@ -32,7 +32,7 @@ def write_data(folder, prompts=96, seed=5, tool_every=16, tool_s=4.0):
         for i, row in enumerate(rows):
             length = int(rng.integers(6, 20)) + (90 if i % 8 == 3 else 0)
             row["extra_info"] |= {"length": length, "tool_s": tool_s}
-            row["agent_name"] = "tool" if split == "train" and i % tool_every == 5 else "length"
+            row["agent_name"] = "tool" if split == "train" and i % tool_every == 5 % tool_every else "length"
         folder.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows).to_parquet(folder / f"{split}.parquet")
     return folder

@@ -22,7 +22,7 @@ def test_a_killed_engine_ends_the_run_with_its_name(tmp_path):
     )  # fmt: skip
     try:
         run.wait_for(lambda: "Training Progress" in run.log, "the first step")
-        time.sleep(3)
+        time.sleep(8)  # first turns are over, tools are at work
         engines = run.engine_of(1)
         assert engines, "no engine process of replica 1 found"
         for pid in engines:

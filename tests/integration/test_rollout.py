@@ -18,8 +18,8 @@ def make(world, n_groups=4, prompts=1000, **settings):
     ledger, stream = Ledger(), PromptStream(rows(prompts), prompts)
     defaults = {"stall_deadline_s": 60.0, "health_interval_s": 1.0, "sync_deadline_s": 5.0}
     runner = RolloutRunner(
-        router=world, replicas=world, ledger=ledger, stream=stream, submit=world.submit,
-        end_sessions=world.end_sessions, sessions=world.n, **(defaults | settings),
+        router=world, replicas=world, agents=world, ledger=ledger, stream=stream, sessions=world.n,
+        **(defaults | settings),
     )  # fmt: skip
     return runner, ledger, stream
 

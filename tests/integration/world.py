@@ -28,7 +28,7 @@ class Behaviour:
 
 
 class World:
-    """The real router driven by scripted agent loops; it is the router port and the replica port of a runner.
+    """The real router driven by scripted agent loops; it is all three ports of a runner.
 
     Groups submitted finish in order of their ``seconds``; a group on a closed dispatch is refused, as a real client is.
     """
