@@ -1,8 +1,8 @@
 """Length bias of what is trained, against what uniform routing would have trained (design notes, section 6).
 
-The reference is the length distribution of whole fresh pools, stragglers included. Stragglers are right-censored at the
-tokens they had reached when they were cut, so the distribution is estimated by the product-limit method (Kaplan and
-Meier): cutting is decided by group order, and within a group's remaining length it carries no further information.
+The reference is the length distribution of whole fresh pools, stragglers included. A straggler's length is known only
+to exceed what it had reached when it was cut (see :mod:`~tailsieve_verl.core.lengths` for how it is completed), so the
+reference is a weighted sample.
 """
 
 from __future__ import annotations
@@ -28,62 +28,42 @@ class LengthBias:
     reference_mean: float
 
 
-def product_limit(lengths: ArrayLike, complete: ArrayLike) -> tuple[Floats, Floats]:
-    """Distribution of right-censored lengths.
-
-    Args:
-        lengths: shape [K], tokens generated.
-        complete: shape [K], False where the response was cut at that length.
-
-    Returns:
-        support (sorted distinct lengths) and its probabilities, which sum to 1: the mass beyond the last complete
-        response goes to the largest length seen.
-
-    Raises:
-        ValueError: if there are no lengths or the shapes differ.
-    """
-    values = np.asarray(lengths, dtype=np.float64)
-    done = np.asarray(complete, dtype=bool)
-    if values.size == 0 or values.shape != done.shape:
-        raise ValueError(f"lengths and complete need one equal, non-empty shape, got {values.shape} and {done.shape}")
-    support, index = np.unique(values, return_inverse=True)
-    ended = np.bincount(index, weights=done, minlength=support.size)
-    left = np.bincount(index, minlength=support.size)
-    at_risk = values.size - np.concatenate(([0], np.cumsum(left)[:-1]))
-    survival = np.cumprod(1.0 - ended / at_risk)
-    mass = -np.diff(np.concatenate(([1.0], survival)))
-    mass[-1] += survival[-1]
-    return support, mass
-
-
 def length_bias(
-    consumed: ArrayLike, fresh: ArrayLike, complete: ArrayLike, max_tokens: int | None = None
+    consumed: ArrayLike, reference: ArrayLike, weights: ArrayLike | None = None, max_tokens: int | None = None
 ) -> LengthBias:
-    """Compare the lengths trained on with those of the fresh pools (module docstring).
+    """Compare the lengths trained on with those of the fresh pools.
 
     Args:
         consumed: shape [C], response lengths in update batches.
-        fresh, complete: shape [K], lengths reached in fresh pools, and whether each response was complete.
+        reference, weights: shape [K], lengths of the fresh pools' responses and their weights (default: one each).
         max_tokens: response limit; a response that reached it counts as truncated.
+
+    Raises:
+        ValueError: if a side is empty, or the weights do not fit the reference.
     """
     used = np.sort(np.asarray(consumed, dtype=np.float64))
-    if used.size == 0:
-        raise ValueError("consumed must not be empty")
-    support, mass = product_limit(fresh, complete)
+    theirs = np.asarray(reference, dtype=np.float64)
+    mass = np.ones(theirs.shape) if weights is None else np.asarray(weights, dtype=np.float64)
+    if used.size == 0 or theirs.size == 0:
+        raise ValueError(f"consumed and reference must not be empty, got {used.size} and {theirs.size} lengths")
+    if mass.shape != theirs.shape or mass.sum() <= 0:
+        raise ValueError(f"weights must be positive, one for each of {theirs.size} lengths, got shape {mass.shape}")
+    order = np.argsort(theirs, kind="stable")
+    theirs, mass = theirs[order], mass[order] / mass.sum()
     cdf = np.cumsum(mass)
-    grid = np.union1d(support, used)
-    ours = np.searchsorted(used, grid, side="right") / used.size
-    theirs = np.concatenate(([0.0], cdf))[np.searchsorted(support, grid, side="right")]
-    reference_mean = float(support @ mass)
-    reference_p99 = float(support[min(int(np.searchsorted(cdf, 0.99)), support.size - 1)])
+    grid = np.union1d(theirs, used)
+    ours_below = np.searchsorted(used, grid, side="right") / used.size
+    theirs_below = np.concatenate(([0.0], cdf))[np.searchsorted(theirs, grid, side="right")]
+    reference_mean = float(theirs @ mass)
+    reference_p99 = float(theirs[min(int(np.searchsorted(cdf, 0.99 - 1e-12)), theirs.size - 1)])
     truncated = 0.0
     if max_tokens is not None:
-        truncated = float(np.mean(used >= max_tokens) - mass[support >= max_tokens].sum())
+        truncated = float(np.mean(used >= max_tokens) - mass[theirs >= max_tokens].sum())
     return LengthBias(
         mean=_relative(float(used.mean()), reference_mean),
         p99=_relative(float(np.quantile(used, 0.99, method="inverted_cdf")), reference_p99),
         truncated=truncated,
-        ks=float(np.abs(ours - theirs).max()),
+        ks=float(np.abs(ours_below - theirs_below).max()),
         consumed_mean=float(used.mean()),
         reference_mean=reference_mean,
     )

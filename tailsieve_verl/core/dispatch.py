@@ -45,10 +45,10 @@ class LeastLoaded:
         self._least = 0
 
     def change(self, replica: int, by: int) -> None:
-        """Add ``by`` (+1 or -1) to a replica's load."""
+        """Add ``by`` to a replica's load, which does not fall below zero."""
         old = self.load[replica]
         new = old + by
-        if new < 0:
+        if new < 0 or new == old:
             return
         self.load[replica] = new
         bucket = self._buckets[old]
@@ -60,6 +60,11 @@ class LeastLoaded:
             target[replica] = None
         if new < self._least or (not bucket and old == self._least):
             self._least = new
+
+    def reset(self, replicas: Iterable[int]) -> None:
+        """Set the loads of these replicas to zero."""
+        for replica in replicas:
+            self.change(replica, -self.load[replica])
 
     def pick(self) -> int:
         """A replica with the smallest load; the one that has had it for longest."""
@@ -98,9 +103,10 @@ class Dispatcher:
         self._sticky: dict[str, int] = {}
 
     def open(self) -> None:
-        """Forget the groups and sessions of the step before."""
+        """Forget the groups and sessions of the step before, and requests that were acquired and never released."""
         self.groups.clear()
         self._sticky.clear()
+        self.loads.reset(range(self.replicas))
 
     def add(
         self,

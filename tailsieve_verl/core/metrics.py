@@ -40,8 +40,6 @@ def step_metrics(observation: StepObservation, decision: Decision, *, carried_ne
     }
     metrics.update({name: value for name, value in optional.items() if value is not None})
     metrics.update({f"idle_fraction/{pool}": share for pool, share in idle_fractions(observation).items()})
-    for pool, wanted in (("tail", True), ("bulk", False)):
-        metrics[f"preempted/{pool}"] = sum(g.preempted for g in observation.groups if (g.route == "tail") == wanted)
     metrics.update(decision.extra)
     return metrics
 

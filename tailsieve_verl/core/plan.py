@@ -96,7 +96,6 @@ class GroupRecord:
         tokens: per session, tokens generated.
         complete: per session, False where ``tokens`` is right-censored by the cut.
         generated_s: when the whole group was generated; ``None`` if it was not.
-        preempted: how often the engine preempted one of its requests.
     """
 
     prompt: int
@@ -109,7 +108,6 @@ class GroupRecord:
     tokens: tuple[int, ...]
     complete: tuple[bool, ...]
     generated_s: float | None
-    preempted: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,10 +136,44 @@ class StepObservation:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A split that the outer loop looked at.
+
+    Attributes:
+        q, m: the split; (0, 0) is uniform.
+        predicted_s: its predicted makespan.
+        feasible: whether the pool that gains replicas takes up all that the other one loses (paper C.2).
+        gained, lost: the two sides of that test, in groups, by the deadline predicted for the present split.
+    """
+
+    q: int
+    m: int
+    predicted_s: float
+    feasible: bool = True
+    gained: float = 0.0
+    lost: float = 0.0
+
+
+@dataclass(frozen=True)
 class Decision:
     """What the policy made of a step, with its intermediates; quantities a policy does not use stay ``None``.
 
-    Rates are groups per second (paper section 3.2); ``q_star`` is the balance point of the inner loop.
+    Attributes:
+        step: the step that was observed.
+        q, m: the split decided on for the next step.
+        settled: whether the step ran the steady load of its split, so that its times count.
+        switched: whether q or m changes.
+        reason: why, in words.
+        q_star: balance point of the inner loop, groups.
+        rate_tail, rate_bulk: smoothed rates, groups per second (paper 3.2).
+        velocity: damped momentum of q, groups.
+        candidates: splits that were compared, with their predicted makespans.
+        m_tail, m_bulk: marginal capacities (paper 3.2), a hint at which pool deserves a replica; reported, not obeyed.
+        predicted_s: makespan predicted for this step before it ran; ``prediction_error`` is measured over it, minus 1.
+        predicted_uniform_s: makespan predicted for uniform routing of the same load.
+        lower_bound_s: makespan that no placement of the responses of this batch could beat.
+        confidence: 0..1, how far the decode curve is known.
+        extra: further numbers for the metrics, by name.
     """
 
     step: int
@@ -154,4 +186,12 @@ class Decision:
     rate_tail: float | None = None
     rate_bulk: float | None = None
     velocity: float | None = None
+    candidates: tuple[Candidate, ...] = ()
+    m_tail: float | None = None
+    m_bulk: float | None = None
+    predicted_s: float | None = None
+    prediction_error: float | None = None
+    predicted_uniform_s: float | None = None
+    lower_bound_s: float | None = None
+    confidence: float | None = None
     extra: dict[str, float] = field(default_factory=dict)

@@ -11,12 +11,15 @@ refused (both arrive as :class:`RolloutCut`), and whatever else it is doing (a t
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import ray
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
 from tailsieve_verl.integration.context import ROUTED, SESSION, RolloutCut, Session
+
+logger = logging.getLogger(__name__)
 
 # Agent loops may block the worker's event loop for a while (tokenizing, images); not this long.
 ALIVE_TIMEOUT_S = 300.0
@@ -44,6 +47,7 @@ class TailSieveAgentLoopWorker(_WorkerBase):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._router = self.llm_client._load_balancer
+        self._retries = int(self.config.trainer.v1.tailsieve.get("max_retries", 0))
         self._groups: dict[str, _Group] = {}
 
     async def cut(self, uids: list[str], timeout_s: float) -> dict[str, list[int]]:
@@ -81,13 +85,16 @@ class TailSieveAgentLoopWorker(_WorkerBase):
         group = self._groups[uid] = _Group(int(prompt.get("__rollout_n__", self.rollout_config.n)))
         try:
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+        except Exception as error:  # the store, say: verl lets it go unnoticed in a background task
+            logger.exception("tailsieve: a prompt group could not be run")
+            group.error = group.error or f"{type(error).__name__}: {error}"
         finally:
             del self._groups[uid]
             group.settled.set()
         if not group.cut:
             missing = group.sessions - len(group.stored)
-            error = group.error or (f"{missing} of {group.sessions} responses are missing" if missing else None)
-            self._router.group_stored.remote(uid, error)
+            failure = group.error or (f"{missing} of {group.sessions} responses are missing" if missing else None)
+            self._router.group_stored.remote(uid, failure)
 
     async def _run_agent_loop(self, sampling_params: dict[str, Any], trajectory: dict[str, Any], **kwargs: Any) -> Any:
         group = self._groups.get(kwargs["uid"]) if not trajectory["validate"] else None
@@ -98,23 +105,29 @@ class TailSieveAgentLoopWorker(_WorkerBase):
         assert task is not None
         group.tasks[session] = task
         SESSION.set(Session(kwargs["uid"], session))
-        try:
-            if group.cut:
+        for attempt in range(1 + self._retries):
+            try:
+                if group.cut:
+                    return None
+                return await super()._run_agent_loop(sampling_params, trajectory, **kwargs)
+            except RolloutCut:
+                # Refused or aborted: by the cut, or, if that never comes, a failure that _run_prompt reports.
+                group.error = group.error or "a request was aborted"
                 return None
-            return await super()._run_agent_loop(sampling_params, trajectory, **kwargs)
-        except RolloutCut:
-            # Refused or aborted: by the cut, or, if that never comes, a failure that _run_prompt reports.
-            group.error = group.error or "a request was aborted"
-            return None
-        except asyncio.CancelledError:
-            if not group.cut:
-                raise
-            return None
-        except Exception as error:
-            if group.cut:
+            except asyncio.CancelledError:
+                if not group.cut:
+                    raise
                 return None
-            group.error = group.error or f"{type(error).__name__}: {error}"
-            raise
+            except Exception as error:
+                if group.cut:
+                    return None
+                said = f"{type(error).__name__}: {error}"
+                if attempt == self._retries:
+                    group.error = group.error or said
+                    raise
+                # One flaky tool call must not cost a whole group; the weights are the same, so nothing is off-policy.
+                logger.warning("tailsieve: response %d of a group failed (%s), it is generated again", session, said)
+        return None
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
         group = self._groups.get(kwargs["uid"]) if not validate else None

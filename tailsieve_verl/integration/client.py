@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorDiedError
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
@@ -63,18 +63,17 @@ class TailSieveLLMClient(LLMServerClient):
         if server_id is None:
             return
         tokens = len(output.token_ids) if output is not None else 0
-        preempted = (output.num_preempted or 0) if output is not None else 0
         session = SESSION.get()
         if session is None:
             self._load_balancer.release_server.remote(server_id)
         else:
-            self._load_balancer.release_server.remote(server_id, *session, tokens, preempted, error)
+            self._load_balancer.release_server.remote(server_id, *session, tokens, error)
 
 
 def describe_fatal(error: BaseException) -> str | None:
-    """Name an error that means the replica is gone; ``None`` for errors of a single request."""
+    """Name an error that means the replica is gone; ``None`` for errors of a single request or of the network."""
     cause = getattr(error, "cause", None)
     for candidate in (error, cause):
-        if isinstance(candidate, RayActorError) or type(candidate).__name__ in FATAL_ERRORS:
+        if isinstance(candidate, ActorDiedError) or type(candidate).__name__ in FATAL_ERRORS:
             return f"{type(candidate).__name__}: {str(candidate).splitlines()[0] if str(candidate) else ''}"
     return None

@@ -39,10 +39,19 @@ class GuardedPolicy:
             return Decision(observation.plan.step, 0, 0, settled=False, switched=True, reason=reason)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._policy.state_dict()
+        """The policy's own state; ``failed`` alone once it has failed, so that a resume starts it afresh."""
+        return self._policy.state_dict() if self.failure is None else {"failed": self.failure}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._policy.load_state_dict(state)
+        if "failed" in state:
+            logger.warning(
+                "tailsieve: the policy had failed before the checkpoint (%s); it starts afresh", state["failed"]
+            )
+            return
+        try:
+            self._policy.load_state_dict(state)
+        except Exception as error:
+            self._give_up("restore its state for the step after", 0, error)
 
     def _give_up(self, what: str, step: int, error: Exception) -> None:
         if self.failure is not None:

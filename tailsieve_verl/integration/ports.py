@@ -41,8 +41,11 @@ class RayRouter:
     def wait_verdict(self, timeout_s: float) -> StepStatus:
         return self._call("wait_verdict", timeout_s, extra_s=timeout_s)
 
-    def cut(self) -> tuple[str, ...]:
+    def cut(self) -> tuple[str, ...] | None:
         return self._call("cut")
+
+    def forget_in_flight(self, replicas: range) -> None:
+        self._call("forget_in_flight", replicas)
 
     def wait_drained(self, replicas: range, timeout_s: float) -> int:
         return self._call("wait_drained", replicas, timeout_s, extra_s=timeout_s)
@@ -98,8 +101,12 @@ class RayReplicas:
         self._timeout_s = timeout_s
 
     def abort(self, replicas: Sequence[int]) -> None:
-        """Abort every request on these replicas; they hold new ones back until resumed."""
-        self._each(replicas, "abort_all_requests")
+        """Abort every request on these replicas, and reject those that arrive before they are resumed.
+
+        Rejected ones come back as aborted. Holding them back instead would leave a turn that was just on its way
+        waiting for a resume that waits for it.
+        """
+        self._each(replicas, "abort_all_requests", reject_request=True)
 
     def unfinished(self, replicas: Sequence[int]) -> int:
         return sum(self._each(replicas, "unfinished"))
@@ -111,10 +118,10 @@ class RayReplicas:
         """Raise ReplicaDiedError unless every replica answers and its engine is alive."""
         self._each(range(len(self._replicas)), "check")
 
-    def _each(self, ranks: Sequence[int], method: str) -> list[Any]:
-        async def one(rank: int, method: str = method) -> Any:
+    def _each(self, ranks: Sequence[int], method: str, **kwargs: Any) -> list[Any]:
+        async def one(rank: int, method: str, **kwargs: Any) -> Any:
             try:
-                return await getattr(self._replicas[rank], method)()
+                return await getattr(self._replicas[rank], method)(**kwargs)
             except Exception as error:
                 fatal = describe_fatal(error)
                 if fatal is None:
@@ -122,7 +129,7 @@ class RayReplicas:
                 raise ReplicaDiedError(f"rollout replica {rank} died: {fatal}") from error
 
         async def everyone() -> list[Any]:
-            calls = asyncio.gather(*[one(rank) for rank in ranks])
+            calls = asyncio.gather(*[one(rank, method, **kwargs) for rank in ranks])
             while method != "check":
                 # A call into an engine that dies meanwhile may never return: keep asking for its health.
                 done, _ = await asyncio.wait([calls], timeout=HEALTH_DURING_CALLS_S)

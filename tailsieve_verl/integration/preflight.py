@@ -36,7 +36,8 @@ VLLM_MIN = Version("0.24.0")
 class PreflightCallback(Callback):
     """Ends the program with one sentence if the configuration cannot work."""
 
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Called for a single run and for each job of a sweep, with the job's own configuration."""
         del kwargs
         # Hydra turns an exception of a callback into a warning, but lets SystemExit through.
         try:
@@ -44,8 +45,6 @@ class PreflightCallback(Callback):
             check(config)
         except (TailSieveConfigError, checkpoint.CheckpointError) as error:
             raise SystemExit(f"tailsieve: {error}") from None
-
-    on_multirun_start = on_run_start
 
 
 def check(config: DictConfig) -> None:
@@ -200,7 +199,9 @@ def _check_data(config: DictConfig, n_groups: int) -> None:
 
 
 def _count_prompts(config: DictConfig) -> int | None:
-    """Rows of local parquet files, as far as they can be counted without loading them."""
+    """Rows of local parquet files, where verl's own dataset reads them; ``None`` where only the trainer can know."""
+    if OmegaConf.select(config, "data.custom_cls.path"):
+        return None
     files = config.data.train_files
     paths = [files] if isinstance(files, str) else list(files)
     if not all(re.search(r"\.parquet$", path) and os.path.exists(path) for path in paths):

@@ -1,8 +1,8 @@
 """The prompt stream: verl's dataloader, one prompt at a time, each with a serial number and a stable identity.
 
 Invariants
-    * The stream is the one plain verl would train on: per epoch the first ``steps_per_epoch * N`` prompts of the
-      dataloader, in its order; the remainder that verl's ``drop_last`` drops is dropped here too.
+    * The stream is the one plain verl would train on: its dataloader's order, less the remainder of each epoch that
+      fills no batch of N and that verl's ``drop_last`` drops.
     * A drawn row is kept until it is trained or dropped, and travels with the checkpoint until then.
 """
 
@@ -26,12 +26,12 @@ class PromptStream:
 
     Args:
         dataloader: gives a fresh iterator for each epoch.
-        prompts_per_epoch: prompts used of each epoch; the rest of an epoch is skipped.
+        n_groups: N; an epoch gives a multiple of N prompts if the dataloader knows its length, else all it yields.
     """
 
-    def __init__(self, dataloader: Iterable[Row], prompts_per_epoch: int) -> None:
+    def __init__(self, dataloader: Iterable[Row], n_groups: int) -> None:
         self._dataloader = dataloader
-        self._per_epoch = prompts_per_epoch
+        self._per_epoch, self._remainder = _epoch(dataloader, n_groups)
         self._iterator: Iterator[Row] | None = None
         self._position = 0
         self._serial = 0
@@ -62,8 +62,10 @@ class PromptStream:
 
     def _next_row(self) -> Row:
         if self._position == self._per_epoch:
-            for _ in self._iterator or iter(self._dataloader):
-                pass  # run the epoch out, so that the dataloader's own state is at its end too
+            # Run the epoch out, so that the dataloader's own state is at its end too.
+            iterator = self._iterator or iter(self._dataloader)
+            for _ in range(self._remainder + 1):
+                next(iterator, None)
             self._iterator, self._position = None, 0
         for _ in range(2):  # after a resume at the end of an epoch the first iterator may be exhausted already
             if self._iterator is None:
@@ -74,6 +76,24 @@ class PromptStream:
                 return row
             self._iterator, self._position = None, 0
         raise EmptyStreamError("the training dataloader yields no prompts")
+
+
+def _epoch(dataloader: Iterable[Row], n_groups: int) -> tuple[int | None, int]:
+    """Prompts used and skipped per epoch; ``None`` used means all, where the length is not known."""
+    try:
+        length = len(dataloader)  # type: ignore[arg-type]
+    except TypeError:  # a sampler without a length
+        return None, 0
+    return length // n_groups * n_groups, length % n_groups
+
+
+def _stable(value: Any) -> Any:
+    """JSON for what chat messages may hold: the content of images and arrays, never their address."""
+    if getattr(getattr(value, "dtype", None), "hasobject", False):
+        return value.tolist()
+    if hasattr(value, "tobytes"):
+        return hashlib.blake2b(value.tobytes(), digest_size=12).hexdigest()
+    return type(value).__name__
 
 
 def prompt_key(row: Mapping[str, Any]) -> str:
@@ -87,8 +107,20 @@ def prompt_key(row: Mapping[str, Any]) -> str:
     index = info.get("index") if isinstance(info, Mapping) else None
     if index is not None:
         return f"{source}/{info.get('split', '')}/{index}"
-    messages = json.dumps(_first(row, "raw_prompt", ""), sort_keys=True, default=str, ensure_ascii=False)
+    messages = json.dumps(_first(row, "raw_prompt", ""), sort_keys=True, default=_stable, ensure_ascii=False)
     return f"{source}#{hashlib.blake2b(messages.encode(), digest_size=12).hexdigest()}"
+
+
+def merge(rows: list[Row]) -> Row:
+    """One batch of several single-prompt rows, column by column (tensors and arrays of one kind each)."""
+    import numpy as np
+    import torch
+
+    merged: Row = {}
+    for column in rows[0]:
+        parts = [row[column] for row in rows]
+        merged[column] = torch.cat(parts) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts)
+    return merged
 
 
 def sessions_of(row: Mapping[str, Any], default: int) -> int:

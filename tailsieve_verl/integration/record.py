@@ -74,8 +74,10 @@ class RunRecord:
             return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # A crash may have torn the line before a start: that one begins on a line of its own.
+            head = "\n" if line["kind"] == "start" and self.path.exists() else ""
             with self.path.open("a") as file:
-                file.write(json.dumps(line, default=_plain) + "\n")
+                file.write(head + json.dumps(line, default=_plain) + "\n")
         except OSError as error:  # a full disk must not end a training run
             self._enabled = False
             logger.warning("tailsieve: the record %s cannot be written any more: %s", self.path, error)

@@ -6,6 +6,7 @@ Validation keeps verl's own sampling, with a shorter poll.
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 # verl polls validation every 2 s; asking the store costs milliseconds.
 VALIDATION_POLL_S = 0.1
+# Looking after the replicas costs a call to each.
+VALIDATION_CHECK_S = 20.0
 
 
 class OffPolicyError(RuntimeError):
@@ -29,17 +32,23 @@ class TailSieveReplayBuffer(ReplayBuffer):
 
     Args:
         finish_rollout: completes the rollout and returns uid -> responses expected, for the groups of the batch.
+        look_after: called now and then while a validation is awaited, with the prompts done and the seconds since the
+            last one was; raises if it is no use to wait on.
         kwargs: verl's own arguments.
     """
 
-    def __init__(self, finish_rollout: Callable[[], dict[str, int]], **kwargs: Any) -> None:
+    def __init__(
+        self, finish_rollout: Callable[[], dict[str, int]], look_after: Callable[[int, float], None], **kwargs: Any
+    ) -> None:
         super().__init__(poll_interval=VALIDATION_POLL_S, **kwargs)
-        self._finish_rollout = finish_rollout
+        self._finish_rollout, self._look_after = finish_rollout, look_after
+        self._done, self._done_at, self._checked_at = -1, 0.0, 0.0
         self.batch: dict[str, GroupFacts] = {}
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """The step's batch; everything else of the partition (trajectories of cut groups) is cleared."""
         if partition_id == "val":
+            self._done, self._checked_at = -1, time.monotonic()
             return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         expected = self._finish_rollout()
         items = (tq.kv_list(partition_id) or {}).get(partition_id, {})
@@ -50,6 +59,16 @@ class TailSieveReplayBuffer(ReplayBuffer):
         if rest:
             tq.kv_clear(keys=rest, partition_id=partition_id)
         return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[items[k] for k in keys]), {}
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        now = time.monotonic()
+        done = len(self.finished_keys[partition_id]) + len(self.failure_keys[partition_id])
+        if done != self._done:
+            self._done, self._done_at = done, now
+        if now - self._checked_at > VALIDATION_CHECK_S:
+            self._checked_at = now
+            self._look_after(done, now - self._done_at)
+        return super()._wait_for_next_poll(partition_id, last_debug_time)
 
 
 class GroupFacts(NamedTuple):

@@ -27,8 +27,10 @@ from tailsieve_verl.integration.router import GroupLog, LaunchedGroup, StepLog, 
 
 logger = logging.getLogger(__name__)
 
-# Aborted requests come back within tens of milliseconds; a replica that has not drained after this is in trouble.
-DRAIN_TIMEOUT_S = 120.0
+# Aborted requests come back within tens of milliseconds; what has not come back after this is not waited for.
+DRAIN_S = 5.0
+# A step that waits says so this often: long answers may take a while, but nobody should have to guess.
+NOTE_EVERY_S = 600.0
 # A step in which two batches' worth of groups fail will not get better by trying; tiny batches may fail this often.
 MIN_FAILURES = 8
 
@@ -39,7 +41,8 @@ class RouterPort(Protocol):
     def open_step(self, *args: Any) -> None: ...
     def add_groups(self, groups: list[LaunchedGroup]) -> None: ...
     def wait_verdict(self, timeout_s: float) -> StepStatus: ...
-    def cut(self) -> tuple[str, ...]: ...
+    def cut(self) -> tuple[str, ...] | None: ...
+    def forget_in_flight(self, replicas: range) -> None: ...
     def wait_drained(self, replicas: range, timeout_s: float) -> int: ...
     def step_log(self) -> StepLog: ...
 
@@ -79,7 +82,7 @@ class RolloutStep:
     abort_s: float = 0.0
     failed: int = 0
     retried: int = 0
-    dropped: int = 0
+    notes: int = 0
 
 
 class RolloutRunner:
@@ -192,21 +195,27 @@ class RolloutRunner:
         return groups
 
     def _cut(self, step: RolloutStep) -> None:
-        step.stragglers = self._router.cut()
-        step.was_cut = True
-        if not step.stragglers:
+        stragglers = self._router.cut()
+        if stragglers is None:
+            return
+        step.stragglers, step.was_cut = stragglers, True
+        if not stragglers:
             return
         start = time.monotonic()
         bulk = step.plan.bulk_replicas
         self._replicas.abort(bulk)
-        left = self._router.wait_drained(bulk, DRAIN_TIMEOUT_S)
-        step.sessions_done = self._agents.end_sessions(list(step.stragglers), self._sync_s)
-        unfinished = self._replicas.unfinished(bulk)
-        if left or unfinished:
+        self._router.wait_drained(bulk, DRAIN_S)  # aborted requests bring the tokens they had reached
+        step.sessions_done = self._agents.end_sessions(list(stragglers), self._sync_s)
+        left = self._router.wait_drained(bulk, DRAIN_S)
+        if unfinished := self._replicas.unfinished(bulk):
             raise RolloutStalledError(
-                f"{max(left, unfinished)} requests are still unfinished on the bulk replicas after the abort of "
+                f"{unfinished} requests are still unfinished on the bulk replicas after the abort of "
                 f"step {step.plan.step}"
             )
+        if left:
+            # The engines are the truth: a client that was cancelled while it acquired a replica never releases it.
+            logger.warning("tailsieve: %d requests of step %d were never released", left, step.plan.step)
+            self._router.forget_in_flight(bulk)
         self._replicas.resume(bulk)
         step.abort_s = time.monotonic() - start
 
@@ -223,7 +232,6 @@ class RolloutRunner:
             prompt = step.uids[uid]
             again = self._ledger.fail(prompt)
             step.failed += 1
-            step.dropped += not again
             fate = "it will be generated again" if again else "it is dropped after too many failures"
             logger.warning("tailsieve: prompt %d failed in step %d (%s); %s", prompt, step.plan.step, error, fate)
         if step.failed > max(2 * step.plan.n_groups, MIN_FAILURES):
@@ -237,6 +245,14 @@ class RolloutRunner:
             raise RolloutStalledError(
                 f"step {step.plan.step} has waited {status.idle_s:.0f} s without a finished response for "
                 f"{status.verdict.waiting_for}; raise trainer.v1.tailsieve.stall_deadline_s if that is normal"
+            )
+        if status.idle_s > (step.notes + 1) * NOTE_EVERY_S:
+            step.notes += 1
+            logger.warning(
+                "tailsieve: step %d has waited %.0f s for %s",
+                step.plan.step,
+                status.idle_s,
+                status.verdict.waiting_for,
             )
         self._replicas.check()
         self._agents.check()
@@ -262,5 +278,4 @@ class RolloutRunner:
             tokens=log.tokens,
             complete=complete,
             generated_s=log.generated_s,
-            preempted=log.preempted,
         )

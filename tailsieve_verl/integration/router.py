@@ -39,7 +39,6 @@ class SessionLog:
     started_s: list[float | None]
     finished_s: list[float | None]
     tokens: list[int]
-    preempted: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,6 @@ class GroupLog:
     started_s: tuple[float | None, ...]
     finished_s: tuple[float | None, ...]
     tokens: tuple[int, ...]
-    preempted: int
     generated_s: float | None
     cut: bool
     failed: bool
@@ -124,7 +122,6 @@ class TailSieveRouter:
         uid: str | None = None,
         session: int = 0,
         tokens: int = 0,
-        preempted: int = 0,
         error: str | None = None,
     ) -> None:
         """A request has left its replica, with the tokens it generated; ``error`` if the replica is gone."""
@@ -137,7 +134,6 @@ class TailSieveRouter:
             self._last_event = time.monotonic()
             log.finished_s[session] = self._last_event - self._opened
             log.tokens[session] += tokens
-            log.preempted += preempted
         if self._tracker is None or self._tracker.cut_s is not None:
             self._changed.set()  # somebody may be waiting for the replicas to drain
 
@@ -211,12 +207,21 @@ class TailSieveRouter:
         now = time.monotonic()
         return StepStatus(verdict, now - self._opened, now - self._last_event, failed, dict(self._dead))
 
-    def cut(self) -> tuple[str, ...]:
-        """Fire the cut: select the batch, refuse the stragglers' further requests, return their uids."""
+    def cut(self) -> tuple[str, ...] | None:
+        """Fire the cut: select the batch, refuse the stragglers' further requests, return their uids.
+
+        ``None`` if a group has failed since the verdict, so that there is more to wait for.
+        """
         assert self._tracker is not None
+        if self._tracker.verdict().action != "cut":
+            return None
         stragglers = self._tracker.cut(time.monotonic() - self._opened)
         self._dispatch.close(stragglers)
         return stragglers
+
+    def forget_in_flight(self, replicas: range) -> None:
+        """Take the loads of replicas that are known to be empty back to zero."""
+        self._dispatch.loads.reset(replicas)
 
     async def wait_drained(self, replicas: range, timeout_s: float) -> int:
         """Wait until no request is in flight on ``replicas``; returns how many still are."""
@@ -241,7 +246,6 @@ class TailSieveRouter:
                     started_s=tuple(log.started_s),
                     finished_s=tuple(log.finished_s),
                     tokens=tuple(log.tokens),
-                    preempted=log.preempted,
                     generated_s=group.generated_s,
                     cut=group.cut,
                     failed=group.failed,

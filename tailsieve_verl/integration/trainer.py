@@ -35,10 +35,10 @@ from tailsieve_verl.core.plan import StepObservation
 from tailsieve_verl.integration import checkpoint, console, preflight
 from tailsieve_verl.integration.client import TailSieveLLMClient
 from tailsieve_verl.integration.context import ROUTED
-from tailsieve_verl.integration.deadline import within
+from tailsieve_verl.integration.deadline import RolloutStalledError, within
 from tailsieve_verl.integration.guarded import GuardedPolicy
 from tailsieve_verl.integration.ports import RayAgents, RayReplicas, RayRouter
-from tailsieve_verl.integration.prompts import PromptStream, Row, sessions_of
+from tailsieve_verl.integration.prompts import PromptStream, Row, merge, sessions_of
 from tailsieve_verl.integration.record import RunRecord
 from tailsieve_verl.integration.rollout import RolloutRunner, RolloutStep
 
@@ -76,7 +76,6 @@ class TailSieveTrainer(PPOTrainerSync):
         self.run_record = RunRecord(config.trainer.default_local_dir, enabled=self.settings.record)
         self._step: RolloutStep | None = None
         self._history: list[dict[str, float]] = []
-        self._dropped_total = 0
         self._reason = ""
 
     # ---- set-up ---------------------------------------------------------------------------------------------------
@@ -87,6 +86,7 @@ class TailSieveTrainer(PPOTrainerSync):
         sampler = self.config.trainer.v1.sampler
         return TailSieveReplayBuffer(
             self._finish_rollout,
+            self._look_after_validation,
             trainer_mode="sync",
             trainer_config=self.config.trainer.v1.tailsieve,
             max_off_policy_threshold=sampler.max_off_policy_threshold,
@@ -109,7 +109,7 @@ class TailSieveTrainer(PPOTrainerSync):
                 f"data.train_batch_size={self.n_groups} is larger than the {len(self.train_dataset)} prompts that are "
                 f"left of data.train_files after verl's filters; lower it or add data."
             )
-        self.stream = PromptStream(self.train_dataloader, self.steps_per_epoch * self.n_groups)
+        self.stream = PromptStream(self.train_dataloader, self.n_groups)
 
     def get_llm_client(self) -> TailSieveLLMClient:
         """Client that tells the router group and session of each request."""
@@ -119,6 +119,7 @@ class TailSieveTrainer(PPOTrainerSync):
         """Train; see the module docstring."""
         settings = self.settings
         self.replica_port = RayReplicas(self.llm_server_manager.get_replicas(), settings.sync_deadline_s)
+        self.agents = RayAgents(agent_loop_manager, self._submit_rows)
         router = RayRouter(self.llm_server_manager.global_load_balancer)
         router.wait_ready()
         self.runner = RolloutRunner(
@@ -126,17 +127,20 @@ class TailSieveTrainer(PPOTrainerSync):
             replicas=self.replica_port,
             ledger=self.ledger,
             stream=self.stream,
-            agents=RayAgents(agent_loop_manager, self._submit_rows),
+            agents=self.agents,
             sessions=int(self.config.actor_rollout_ref.rollout.n),
             stall_deadline_s=settings.stall_deadline_s,
             health_interval_s=settings.health_interval_s,
             sync_deadline_s=settings.sync_deadline_s,
         )
-        context = self.policy.context
-        run = {"n_groups": context.n_groups, "replicas": context.replicas, "n": self.runner.sessions}
-        self.run_record.start(run, first_step=self.global_steps + 1)
         super().fit(agent_loop_manager)
         print("\n".join(console.summary(self._history)), flush=True)
+
+    def on_train_begin(self) -> None:
+        super().on_train_begin()
+        context = self.policy.context
+        run = {"n_groups": context.n_groups, "replicas": context.replicas, "n": self.runner.sessions}
+        self.run_record.start(run, first_step=self.global_steps)
 
     # ---- one step -------------------------------------------------------------------------------------------------
 
@@ -152,6 +156,12 @@ class TailSieveTrainer(PPOTrainerSync):
         self._decide()
         return batch
 
+    def on_init_end(self) -> None:
+        within(self.settings.sync_deadline_s, "the first weight sync", super().on_init_end)
+
+    def on_sample_end(self) -> None:
+        within(self.settings.sync_deadline_s, "putting the replicas to sleep", super().on_sample_end)
+
     def on_step_end(self) -> None:
         self.replica_port.check()  # a weight sync into a dead replica would wait for ever
         within(self.settings.sync_deadline_s, f"the weight sync of step {self.global_steps}", super().on_step_end)
@@ -161,11 +171,8 @@ class TailSieveTrainer(PPOTrainerSync):
         }
 
     def _submit_rows(self, rows: list[tuple[str, Row]]) -> None:
-        chunks = []
-        for uid, row in rows:
-            chunk = tu.get_tensordict({**row, "uid": [uid], ROUTED: [True]})
-            chunks.append(chunk)
-        batch = chunks[0] if len(chunks) == 1 else tu.concat_tensordict(chunks)
+        uids = [uid for uid, _ in rows]
+        batch = tu.get_tensordict({**merge([row for _, row in rows]), "uid": uids, ROUTED: [True] * len(uids)})
         tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
         self._submit_batch_to_rollout(batch)
 
@@ -176,15 +183,21 @@ class TailSieveTrainer(PPOTrainerSync):
         rows, n = self.stream.rows, self.runner.sessions
         return {uid: sessions_of(rows[self._step.uids[uid]], n) for uid in uids}
 
+    def _look_after_validation(self, progress: int, idle_s: float) -> None:
+        """Called by the replay buffer while a validation is awaited."""
+        if idle_s > self.settings.stall_deadline_s:
+            raise RolloutStalledError(f"validation has waited {idle_s:.0f} s; {progress} prompts were done by then")
+        self.replica_port.check()
+        self.agents.check()
+
     def _decide(self) -> None:
         assert self._step is not None
         start = time.monotonic()
         observation = self.runner.observation(self._step)
         self.runner.close(self._step, observation)
         decision = self.policy.observe(observation)
-        self._dropped_total += self._step.dropped
         metrics = step_metrics(observation, decision, carried_next=len(self.ledger.carried))
-        metrics.update(trained_total=self.ledger.trained, dropped_total=self._dropped_total)
+        metrics.update(trained_total=self.ledger.trained, dropped_total=self.ledger.dropped)
         metrics.update(self._bias_metrics(observation))
         metrics["dispatch_s"] = self._step.dispatch_s
         metrics["decide_s"] = time.monotonic() - start

@@ -89,6 +89,17 @@ def test_least_loaded_agrees_with_a_scan():
         assert loads.load[loads.pick()] == min(loads.load.values()) == loads.least
 
 
+def test_what_was_never_released_is_forgotten_at_the_next_step():
+    d = dispatcher()
+    for s in range(3):
+        d.acquire("", "g0", s)
+    d.acquire("validation")
+    d.open()
+    assert d.in_flight(range(4)) == 0
+    assert d.loads.least == 0
+    assert sorted(d.acquire(f"v{i}") for i in range(4)) == [0, 1, 2, 3]
+
+
 def test_an_empty_pool_is_named():
     with pytest.raises(ValueError, match="at least one replica"):
         dispatcher(pool=())

@@ -22,8 +22,11 @@ N, GROUP = 8, 4
 RUN_TIMEOUT_S = 600
 
 
-def write_data(folder, prompts=96, seed=5, tool_every=16, tool_s=4.0):
-    """Prompts with lengths of their own: most short, every eighth long, every ``tool_every``-th with a slow tool."""
+def write_data(folder, prompts=96, seed=5, tool_every=16, tool_s=4.0, chat_every=1000):
+    """Prompts with lengths of their own: most short, every eighth long, every ``tool_every``-th with a slow tool.
+
+    With ``chat_every``, every so many have a conversation of many turns instead.
+    """
     rng = np.random.default_rng(seed)
     for split, rows in (
         ("train", counting.make_rows(prompts, seed, "train")),
@@ -32,7 +35,11 @@ def write_data(folder, prompts=96, seed=5, tool_every=16, tool_s=4.0):
         for i, row in enumerate(rows):
             length = int(rng.integers(6, 20)) + (90 if i % 8 == 3 else 0)
             row["extra_info"] |= {"length": length, "tool_s": tool_s}
-            row["agent_name"] = "tool" if split == "train" and i % tool_every == 5 % tool_every else "length"
+            row["agent_name"] = "length"
+            if split == "train" and i % tool_every == 5 % tool_every:
+                row["agent_name"] = "tool"
+            elif split == "train" and i % chat_every == 9 % chat_every:
+                row["agent_name"] = "chat"
         folder.mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows).to_parquet(folder / f"{split}.parquet")
     return folder

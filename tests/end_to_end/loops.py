@@ -1,8 +1,10 @@
-"""Agent loops of the end-to-end tests: response lengths are the prompt's own, and one loop uses a slow tool."""
+"""Agent loops of the end-to-end tests: lengths are the prompt's own, one loop uses a slow tool, one has many turns."""
 
 import asyncio
 
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+
+TURNS = 80  # of the chat loop: longer than any other group of the bulk pool takes
 
 
 class LengthLoop(SingleTurnAgentLoop):
@@ -11,6 +13,16 @@ class LengthLoop(SingleTurnAgentLoop):
     async def run(self, sampling_params, **kwargs):
         exact = {**sampling_params, "max_tokens": int(kwargs["extra_info"]["length"]), "ignore_eos": True}
         return await super().run(exact, **kwargs)
+
+
+class ChatLoop(SingleTurnAgentLoop):
+    """Many short turns without a pause: at any moment a turn is on its way to its replica."""
+
+    async def run(self, sampling_params, **kwargs):
+        turn = {**sampling_params, "max_tokens": 2, "ignore_eos": True}
+        for _ in range(TURNS - 1):
+            await super().run(turn, **kwargs)
+        return await super().run(turn, **kwargs)
 
 
 class ToolLoop(LengthLoop):

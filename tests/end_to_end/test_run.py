@@ -8,6 +8,7 @@ import pytest
 from tailsieve_verl.integration.record import read_steps
 
 from .harness import GROUP, N, Run, write_data
+from .loops import TURNS
 
 pytestmark = pytest.mark.end_to_end
 
@@ -18,7 +19,7 @@ SCHEDULE = "{3:[3,1],5:[1,1],6:[0,0],7:[2,1]}"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    data = write_data(folder / "data")
+    data = write_data(folder / "data", chat_every=16)
     run = Run(
         folder / "out", data, "+tailsieve=fixed", "trainer.v1.tailsieve.q=2", "trainer.v1.tailsieve.m=1",
         f"trainer.v1.tailsieve.schedule={SCHEDULE}", "trainer.test_freq=3", steps=STEPS,
@@ -35,6 +36,11 @@ def steps(run):
 
 def by_status(step, status):
     return [g for g in step["groups"] if g["status"] == status]
+
+
+def kind(group):
+    """The agent loop of a group, by the row of its prompt (see ``write_data``)."""
+    return {5: "tool", 9: "chat"}.get(int(group["key"].rsplit("/", 1)[1]) % 16, "length")
 
 
 def test_all_steps_are_recorded_with_the_scheduled_splits(steps):
@@ -112,20 +118,28 @@ def test_recorded_tokens_are_the_trained_ones(steps):
             stored = step["batch"][str(group["prompt"])]["response_tokens"]
             if group["tokens"] == stored:
                 compared += 1
-            else:  # two turns, of which the last is trained
-                assert group["tokens"] == [2 * tokens for tokens in stored]
+            else:  # several turns, of which the last is trained
+                turns = {"tool": 2, "chat": TURNS}[kind(group)]
+                assert group["tokens"] == [turns * tokens for tokens in stored]
     assert compared > N
 
 
 def test_a_session_inside_a_tool_is_cut_as_well(run, steps):
     """Prompts with a 4 s tool are cut long before the tool returns, and the step does not wait for it."""
-    tool = {i for i in range(96) if i % 16 == 5}
-    key = {g["prompt"]: int(g["key"].rsplit("/", 1)[1]) for s in steps for g in s["groups"]}
-    cut = [(s, g) for s in steps for g in by_status(s, "cut") if key[g["prompt"]] in tool]
+    cut = [(s, g) for s in steps for g in by_status(s, "cut") if kind(g) == "tool"]
     assert cut
     for step, _ in cut:
         assert step["abort_s"] < 2.0
     assert "Error in _run_prompt" not in run.log
+
+
+def test_a_session_between_turns_or_on_its_way_is_cut_as_well(steps):
+    """Conversations without a pause: when the cut comes, turns are running, arriving and about to be asked for."""
+    cut = [(s, g) for s in steps for g in by_status(s, "cut") if kind(g) == "chat"]
+    assert cut
+    for step, group in cut:
+        assert step["abort_s"] < 2.0
+        assert not all(group["complete"])
 
 
 def test_nothing_is_logged_as_an_error(run):

@@ -66,7 +66,7 @@ def worker(monkeypatch):
     )
     FakeLoop.seen = []
     w = TailSieveAgentLoopWorker.__new__(TailSieveAgentLoopWorker)
-    w._router, w._groups = FakeRouter(), {}
+    w._router, w._groups, w._retries = FakeRouter(), {}, 0
     w.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": 2, "val_kwargs": {"n": 1}}}, "data": {}})
     w.rollout_config = SimpleNamespace(n=2)
     w.llm_client = w.tokenizer = w.processor = w.hf_model_type = w.dataset_cls = None
@@ -139,6 +139,28 @@ def test_a_failing_session_is_reported_after_its_sibling_has_settled(quick):
     asyncio.run(run_prompt(quick))
     assert quick._router.calls == [("stored", "u", "ValueError: bad prompt")]
     assert quick.store.tags["u"] == "failure"
+
+
+def test_a_response_that_fails_now_and_then_does_not_cost_its_group(quick, caplog):
+    async def script(session):
+        if session.response == 0 and FakeLoop.seen.count(session) < 3:
+            raise ValueError("flaky tool")
+        return SimpleNamespace()
+
+    FakeLoop.script = script
+    quick._retries = 2
+    asyncio.run(run_prompt(quick))
+    assert quick._router.calls == [("generated", "u"), ("stored", "u", None)]
+    assert caplog.text.count("it is generated again") == 2
+
+
+def test_a_store_that_fails_is_reported(quick):
+    async def refuse(**kwargs):
+        raise ConnectionError("store is gone")
+
+    quick.store.async_kv_put = refuse
+    asyncio.run(run_prompt(quick))
+    assert quick._router.calls == [("stored", "u", "ConnectionError: store is gone")]
 
 
 def test_an_agent_loop_without_output_makes_an_incomplete_group(quick):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from omegaconf import OmegaConf
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 from verl.workers.rollout.replica import TokenOutput
 
 from tailsieve_verl.integration.client import TailSieveLLMClient, describe_fatal
@@ -64,7 +64,7 @@ def test_a_training_request():
     assert calls == [
         ("get_handles", (), {}),
         ("acquire_server", ("r", "group", 3), {}),
-        ("release_server", ("s0", "group", 3, 5, 0, None), {}),
+        ("release_server", ("s0", "group", 3, 5, None), {}),
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_validation_request_has_no_group():
 def test_an_aborted_response_is_never_returned_but_its_tokens_are_counted():
     result, calls = generate(output("aborted", tokens=2))
     assert isinstance(result, RolloutCut)
-    assert calls[-1] == ("release_server", ("s0", "group", 3, 2, 0, None), {})
+    assert calls[-1] == ("release_server", ("s0", "group", 3, 2, None), {})
 
 
 def test_a_refused_request_ends_the_session():
@@ -88,8 +88,8 @@ def test_a_refused_request_ends_the_session():
 def test_a_dead_replica_is_reported_with_the_release():
     result, calls = generate(ActorDiedError())
     assert isinstance(result, ActorDiedError)
-    assert calls[-1][1][:5] == ("s0", "group", 3, 0, 0)
-    assert calls[-1][1][5].startswith("ActorDiedError: ")
+    assert calls[-1][1][:4] == ("s0", "group", 3, 0)
+    assert calls[-1][1][4].startswith("ActorDiedError: ")
 
 
 class EngineDeadError(Exception):
@@ -101,6 +101,7 @@ class EngineDeadError(Exception):
 )
 def test_what_is_fatal(error, fatal):
     assert describe_fatal(error) == fatal
+    assert describe_fatal(ActorUnavailableError("a network blip", None)) is None
     wrapped = RuntimeError("task failed")
     wrapped.cause = error
     assert describe_fatal(wrapped) == fatal

@@ -1,7 +1,7 @@
 import pytest
 
 from tailsieve_verl.core.plan import StepObservation
-from tailsieve_verl.core.policy import FixedPolicy, PolicyContext
+from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy, PolicyContext
 from tailsieve_verl.integration.guarded import GuardedPolicy
 
 CONTEXT = PolicyContext(8, 2)
@@ -52,3 +52,20 @@ def test_a_breach_of_the_accounting_is_not_hidden():
     policy = GuardedPolicy(FixedPolicy(CONTEXT, 2, 1))
     with pytest.raises(ValueError, match="carried"):
         policy.plan(step=1, carried=99)
+
+
+def test_a_checkpoint_after_a_failure_can_be_resumed(caplog):
+    failed = GuardedPolicy(Broken("observe"))
+    plan = failed.plan(step=1, carried=0)
+    failed.observe(StepObservation(plan, None, 1.0, 1.0, 0.0, ()))
+    resumed = GuardedPolicy(InnerLoopPolicy(CONTEXT, 2, 1))
+    resumed.load_state_dict(failed.state_dict())
+    assert "had failed before the checkpoint" in caplog.text
+    assert resumed.plan(step=2, carried=2).q == 2
+
+
+def test_a_state_that_cannot_be_read_makes_the_run_uniform_not_lost(caplog):
+    policy = GuardedPolicy(InnerLoopPolicy(CONTEXT, 2, 1))
+    policy.load_state_dict({"of": "another version"})
+    assert policy.plan(step=2, carried=2).q == 0
+    assert "uniform" in caplog.text

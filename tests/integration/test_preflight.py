@@ -88,6 +88,12 @@ def test_a_dataset_smaller_than_a_batch(config, tmp_path):
         preflight.check(small)
 
 
+def test_a_dataset_of_the_users_own_is_counted_by_the_trainer(config, tmp_path):
+    counting.write(tmp_path, train=5, val=2, seed=0)
+    small = changed(config, "data.train_files", str(tmp_path / "train.parquet"))
+    preflight.check(changed(small, "data.custom_cls.path", "my_dataset.py"))
+
+
 @pytest.mark.parametrize(
     ("package", "version", "said"),
     [

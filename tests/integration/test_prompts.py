@@ -1,6 +1,7 @@
 """The prompt stream on a real StatefulDataLoader, saved and resumed at every position, across epoch boundaries."""
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -29,25 +30,35 @@ def test_it_is_the_stream_of_verl_with_its_remainder_dropped():
     reference = loader()
     for _ in range(3):
         epochs += [row["index"][0] for row in reference][:8]
-    assert take(PromptStream(loader(), 8), 24) == epochs
+    assert take(PromptStream(loader(), 4), 24) == epochs
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("position", range(1, 23))
 def test_a_resume_anywhere_goes_on_with_the_same_prompts(position, shuffle):
-    whole = take(PromptStream(loader(shuffle=shuffle), 8), 24)
+    whole = take(PromptStream(loader(shuffle=shuffle), 4), 24)
     dataloader = loader(shuffle=shuffle)
-    stream = PromptStream(dataloader, 8)
+    stream = PromptStream(dataloader, 4)
     first = take(stream, position)
     stream.release([position - 1])
     saved = copy.deepcopy((dataloader.state_dict(), stream.state_dict(), stream.rows))
 
     again = loader(shuffle=shuffle)
     again.load_state_dict(saved[0])
-    resumed = PromptStream(again, 8)
+    resumed = PromptStream(again, 4)
     resumed.load_state_dict(saved[1], saved[2])
     assert resumed.rows[position - 1]["index"] == [first[-1]]
     assert first + take(resumed, 24 - position) == whole
+
+
+def test_a_sampler_of_its_own_length_is_followed_to_its_end():
+    class Endless:
+        def __iter__(self):
+            return ({"index": [i]} for i in itertools.count())
+
+    assert take(PromptStream(Endless(), 4), 50) == list(range(50))
+    twice = [{"index": [i]} for i in (*range(5), *range(5))]  # 10 rows: 8 used, 2 skipped
+    assert take(PromptStream(twice, 4), 16) == [0, 1, 2, 3, 4, 0, 1, 2] * 2
 
 
 def test_an_empty_dataloader_is_named():

@@ -30,6 +30,17 @@ def test_a_torn_last_line_is_ignored(tmp_path):
     assert [s["step"] for s in read_steps(tmp_path)] == [1]
 
 
+def test_a_resume_after_a_torn_line_is_seen(tmp_path):
+    record = RunRecord(tmp_path)
+    record.start({}, first_step=1)
+    for step in (1, 2):
+        write_step(record, step, 0.5)
+    with record.path.open("a") as file:
+        file.write('{"kind": "step", "step": 3, "gro')
+    RunRecord(tmp_path).start({}, first_step=2)
+    assert [s["step"] for s in read_steps(tmp_path)] == [1]
+
+
 def test_a_disk_that_fails_ends_the_record_and_not_the_run(tmp_path, caplog):
     (tmp_path / "tailsieve").write_text("a file where the folder should be")
     record = RunRecord(tmp_path)

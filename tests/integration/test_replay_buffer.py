@@ -1,6 +1,7 @@
 import pytest
 
-from tailsieve_verl.integration.replay_buffer import OffPolicyError, check_batch
+from tailsieve_verl.integration import replay_buffer
+from tailsieve_verl.integration.replay_buffer import OffPolicyError, TailSieveReplayBuffer, check_batch
 
 
 def tags(groups, sessions=2, version=4):
@@ -30,3 +31,27 @@ def test_an_incomplete_group_is_refused():
         check_batch(tags("ab"), {"a": 2, "b": 3}, 4)
     with pytest.raises(OffPolicyError, match="group c has 0 of 2"):
         check_batch(tags("ab"), {"c": 2}, 4)
+
+
+def test_a_validation_that_is_awaited_is_looked_after(monkeypatch):
+    monkeypatch.setattr(replay_buffer, "VALIDATION_CHECK_S", 0.0)
+    seen = []
+
+    def look_after(done, idle_s):
+        seen.append((done, idle_s))
+        if len(seen) == 3:
+            raise TimeoutError("enough")
+
+    buffer = TailSieveReplayBuffer(
+        dict, look_after, trainer_mode="sync", trainer_config={}, max_off_policy_threshold=8,
+        max_off_policy_strategy="drop", sampler_kwargs={},
+    )  # fmt: skip
+    buffer.poll_interval = 0.001
+    buffer._wait_for_next_poll("val", 0.0)
+    buffer.finished_keys["val"] = {"a"}
+    buffer._wait_for_next_poll("val", 0.0)
+    with pytest.raises(TimeoutError):
+        buffer._wait_for_next_poll("val", 0.0)
+    assert [done for done, _ in seen] == [0, 1, 1]
+    assert seen[1][1] == 0.0
+    assert seen[2][1] > 0.0

@@ -15,7 +15,7 @@ from .world import Behaviour, World, rows
 
 
 def make(world, n_groups=4, prompts=1000, **settings):
-    ledger, stream = Ledger(), PromptStream(rows(prompts), prompts)
+    ledger, stream = Ledger(), PromptStream(rows(prompts), n_groups)
     defaults = {"stall_deadline_s": 60.0, "health_interval_s": 1.0, "sync_deadline_s": 5.0}
     runner = RolloutRunner(
         router=world, replicas=world, agents=world, ledger=ledger, stream=stream, sessions=world.n,
@@ -118,7 +118,7 @@ def test_a_dead_replica_reported_by_a_client_ends_the_run():
     policy = FixedPolicy(PolicyContext(4, 2), 1, 1)
     step = runner.open(policy.plan(step=1))
     uid = next(iter(step.uids))
-    world.router.release_server("server0", uid, 0, 0, 0, "EngineDeadError: gone")
+    world.router.release_server("server0", uid, 0, 0, "EngineDeadError: gone")
     with pytest.raises(ReplicaDiedError, match=r"server0 died in step 1: EngineDeadError"):
         runner.wait(step)
 
@@ -129,3 +129,55 @@ def test_uniform_cuts_nothing():
     observation = run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 0, 0), 1)
     assert {g.status for g in observation.groups} == {"trained"}
     assert not any(entry[0] in ("abort", "resume") for entry in world.log)
+
+
+class FailsAtTheLastMoment(World):
+    """A reward fails between the verdict and the cut."""
+
+    done = False
+
+    def cut(self):
+        if not self.done:
+            self.done = True
+            uid = next(u for u, g in self.router._tracker.groups.items() if g.generated_s is not None)
+            self.router.group_stored(uid, "ValueError: judge")
+        return super().cut()
+
+
+def test_a_failure_between_the_verdict_and_the_cut_is_made_good():
+    runner, ledger, _ = make(FailsAtTheLastMoment())
+    observation = run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 1, 1), 1)
+    assert observation.failed == 1
+    assert sum(g.status == "trained" for g in observation.groups) == 4
+
+
+class Leaky(World):
+    """A client that was cancelled while it acquired: the router never hears of a release."""
+
+    def submit(self, pairs):
+        super().submit(pairs)
+        self.router.acquire_server("lost", pairs[0][0], 0)
+
+
+def test_a_request_that_is_never_released_does_not_end_the_run(monkeypatch, caplog):
+    monkeypatch.setattr("tailsieve_verl.integration.rollout.DRAIN_S", 0.01)
+    runner, ledger, _ = make(Leaky())
+    for number in (1, 2, 3):
+        run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 1, 1), number)
+    assert "were never released" in caplog.text
+
+
+def test_engines_that_go_on_after_the_abort_end_the_run():
+    world = World()
+    world.unfinished = lambda replicas: 3
+    runner, ledger, _ = make(world)
+    with pytest.raises(RolloutStalledError, match="3 requests are still unfinished on the bulk replicas"):
+        run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 1, 1), 1)
+
+
+def test_a_long_wait_is_said_before_its_deadline(monkeypatch, caplog):
+    monkeypatch.setattr("tailsieve_verl.integration.rollout.NOTE_EVERY_S", 0.02)
+    runner, ledger, _ = make(Silent(), stall_deadline_s=0.2)
+    with pytest.raises(RolloutStalledError):
+        run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 1, 1), 1)
+    assert "step 1 has waited" in caplog.text

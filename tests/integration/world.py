@@ -75,6 +75,9 @@ class World:
     def cut(self):
         return self.router.cut()
 
+    def forget_in_flight(self, replicas):
+        self.router.forget_in_flight(replicas)
+
     def wait_drained(self, replicas, timeout_s):
         return self.loop.run_until_complete(self.router.wait_drained(replicas, 0.01))
 
