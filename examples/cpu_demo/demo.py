@@ -1,4 +1,4 @@
-"""The main job on a machine without a GPU: real GRPO with TailSieve, in about five minutes on two cores.
+"""The main job on a machine without a GPU: real GRPO with TailSieve, in about six minutes on two cores.
 
 Stock verl (``python -m verl.trainer.main_ppo``), Ray, two vLLM replicas of one core each, SmolLM2-135M-Instruct with
 its real weights, and the counting task. TailSieve is the one override ``+tailsieve=default``.
@@ -24,7 +24,7 @@ from tailsieve_verl.workloads.cpu_run import CpuRun, environment
 from tailsieve_verl.workloads.models import ensure_smollm2
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
-# A run takes four to six minutes on two cores. A worker that dies at start-up can leave verl waiting: end it then.
+# A run takes five to seven minutes on two cores. A worker that dies at start-up can leave verl waiting: end it then.
 TIME_LIMIT_S = 14 * 60
 HEARTBEAT_S = 20
 
@@ -99,7 +99,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="default", help="TailSieve preset (default: default)")
-    parser.add_argument("--steps", type=int, default=6, help="training steps (default: 6)")
+    parser.add_argument("--steps", type=int, default=8, help="training steps (default: 8)")
     parser.add_argument("overrides", nargs="*", help="further Hydra overrides")
     args = parser.parse_args()
     start = time.monotonic()
