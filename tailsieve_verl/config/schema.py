@@ -10,11 +10,20 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from tailsieve_verl.core.controller import Controller, ControllerConfig
+from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy, Policy, PolicyContext, check_split
+from tailsieve_verl.curves import load_curve
 
 PREFIX = "trainer.v1.tailsieve"
-POLICIES = ("inner_loop", "fixed", "uniform_group")
+POLICIES = ("controller", "inner_loop", "fixed", "uniform_group")
 PLACEMENTS = ("group", "request")
+SWITCHES = ("reoptimise_q", "search_far", "predicted_test", "guard", "reenter", "record")
+CONTROLLER_SETTINGS = (
+    *("reoptimise_q", "search_far", "predicted_test", "guard", "reenter"),
+    *("inner_gain", "outer_gain", "enter_gain", "guard_excess", "switch_limit"),
+)
+GAINS = ("inner_gain", "outer_gain", "enter_gain", "guard_excess")
 
 
 class TailSieveConfigError(ValueError):
@@ -26,26 +35,41 @@ class TailSieveConfig:
     """Settings of a run.
 
     Attributes:
-        policy: ``inner_loop`` (q follows the pools' completion times), ``fixed`` or ``uniform_group``.
+        policy: ``controller`` (q and m follow predicted makespans), ``inner_loop`` (q alone follows the pools'
+            completion times), ``fixed`` or ``uniform_group``.
         q: groups isolated in the tail pool (at the start, if the policy moves it); null chooses max(1, N // 8).
         m: replicas of the tail pool; null chooses max(1, R // 2).
         schedule: for ``fixed``: step -> [q, m] from that step on.
+        curve: for ``controller``: file with a measured decode curve; null learns it from completions.
+        reoptimise_q, search_far, predicted_test, guard, reenter, inner_gain, outer_gain, enter_gain, guard_excess,
+            switch_limit: for ``controller``, see :class:`~tailsieve_verl.core.controller.ControllerConfig`.
         tail_placement, bulk_placement: deal a pool's work by whole ``group`` or by ``request``.
         max_retries: how often a failing prompt is generated again before it is dropped.
         stall_deadline_s: the run ends with an error if no response is finished for this long during a rollout.
-        sync_deadline_s: the same for a weight sync, an abort or a checkpoint of the engines.
+        sync_deadline_s: the same for a weight sync, an abort, or putting the engines to sleep.
         health_interval_s: how often the replicas are asked whether they are alive while a rollout is awaited.
         record: write ``tailsieve/steps.jsonl`` beside the checkpoints.
     """
 
-    policy: str = "inner_loop"
+    policy: str = "controller"
     q: int | None = None
     m: int | None = None
     schedule: dict[int, tuple[int, int]] = field(default_factory=dict)
+    curve: str | None = None
+    reoptimise_q: bool = True
+    search_far: bool = True
+    predicted_test: bool = True
+    guard: bool = True
+    reenter: bool = True
+    inner_gain: float = 0.02
+    outer_gain: float = 0.03
+    enter_gain: float = 0.05
+    guard_excess: float = 0.10
+    switch_limit: int = 10
     tail_placement: str = "request"
     bulk_placement: str = "request"
     max_retries: int = 2
-    stall_deadline_s: float = 3600.0
+    stall_deadline_s: float = 14_400.0
     sync_deadline_s: float = 1800.0
     health_interval_s: float = 20.0
     record: bool = True
@@ -97,12 +121,28 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
         tail_placement=config.tail_placement,  # type: ignore[arg-type]  # checked by parse
         bulk_placement="group" if uniform_group else config.bulk_placement,  # type: ignore[arg-type]
     )
+    if config.policy == "controller" and replicas > 1 and n_groups > 1:
+        return Controller(
+            ControllerConfig(q, m, **{name: getattr(config, name) for name in CONTROLLER_SETTINGS}),
+            n_groups,
+            replicas,
+            tail_placement=context.tail_placement,
+            bulk_placement=context.bulk_placement,
+            curve=None if config.curve is None else _loaded(config.curve),
+        )
     if config.policy == "inner_loop" and q:
         return InnerLoopPolicy(context, q, m)
     schedule = dict(config.schedule) if q else {}
     for step, split in schedule.items():
         _checked_split(f"{PREFIX}.schedule at step {step}", *split, n_groups, replicas)
     return FixedPolicy(context, q, m, schedule)
+
+
+def _loaded(path: str) -> DecodeCurve:
+    try:
+        return load_curve(path)
+    except (OSError, ValueError) as error:
+        raise TailSieveConfigError(f"{PREFIX}.curve={path} cannot be used: {error}.") from None
 
 
 def _checked_split(where: str, q: int, m: int, n_groups: int, replicas: int) -> None:
@@ -122,11 +162,21 @@ def _converted(key: str, value: Any) -> Any:
         return None if value is None else _whole(key, value, minimum=0)
     if key == "max_retries":
         return _whole(key, value, minimum=0)
+    if key == "switch_limit":
+        return _whole(key, value, minimum=1)
+    if key in GAINS:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be a share between 0 and 1, for example 0.03.")
+        return float(value)
+    if key == "curve":
+        if value is not None and not isinstance(value, str):
+            raise TailSieveConfigError(f"{PREFIX}.curve={value} must be the path of a .json or .csv file, or null.")
+        return value
     if key.endswith("_s"):
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be a positive number of seconds.")
         return float(value)
-    if key == "record":
+    if key in SWITCHES:
         if not isinstance(value, bool):
             raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be true or false.")
         return value

@@ -19,6 +19,8 @@ EMA_WEIGHT = 0.3  # of the new rate: a faster average chases the noise of step t
 MOMENTUM, GAIN = 0.3, 0.5  # damped momentum update of q (paper C.1)
 MIN_STEP_CLIP = 4  # a change of q is at most max(4, N/8) groups
 UNIT_STEP_AT = 0.25  # a balance point at least this far away moves q by one whole group
+BALANCED_WITHIN = 0.02  # pools whose times differ by less than 2 % of the step are left alone
+BALANCED_GROUPS = 0.5  # so are pools whose balance point rounds to the present q: a whole group would overshoot it
 HOLD_AFTER_INCREASE, HOLD_AFTER_DECREASE = 1, 2  # steps (paper C.1, "Discrete update")
 
 
@@ -72,6 +74,17 @@ class BalanceLoop:
         if change == 0 and abs(distance) >= UNIT_STEP_AT:
             change = 1 if distance > 0 else -1
         return min(max(q + change, 1), max(1, self.n_groups // 2))
+
+    def balance(self, q: int, t_tail_s: float, t_bulk_s: float) -> tuple[int, str, Numbers]:
+        """The loop alone, without a cost model: the next q, why, and the numbers behind it."""
+        numbers = self.measured(q, t_tail_s, t_bulk_s)
+        q_new = self.proposal(q, numbers.q_star)
+        near = abs(t_tail_s - t_bulk_s) < BALANCED_WITHIN * max(t_tail_s, t_bulk_s)
+        if near or abs(numbers.q_star - q) < BALANCED_GROUPS or q_new == q:
+            return q, f"balanced at q={q}", numbers
+        slower = "bulk" if t_bulk_s > t_tail_s else "tail"
+        reason = f"{slower} pool slower ({t_tail_s:.2f} s tail, {t_bulk_s:.2f} s bulk): q {q} -> {q_new}"
+        return q_new, reason, numbers
 
     def makespan(self, q: int) -> float:
         """Seconds a step would take at q if both rates were constant (the paper's prediction for its own test)."""

@@ -39,16 +39,16 @@ GRID = np.unique(np.concatenate(([1, 2, 3, 4], np.round(2.0 ** np.arange(2.0, 15
 #: Ranges of batch sizes that are watched apart for changes: four knots, two octaves each.
 KNOTS_PER_BAND = 4
 BANDS = GRID.size // KNOTS_PER_BAND + 1
-#: Weight an old step keeps at a knot that a new step fully covers: ten steps of memory, against 20 % noise of the clock.
+#: Weight an old step keeps at a knot that a new step fully covers: ten steps, against noise.
 MEMORY = 0.9
 #: What a knot keeps of the past once the curve has changed there: just what keeps it determined if it is not visited.
 MEMORY_AFTER_CHANGE = 0.01
 #: Smoothness asked of v, relative to the information of a mean knot: it fills knots that were never visited.
-SMOOTHNESS = 1e-3
+SMOOTHNESS = 1e-4
 #: Tokens added to a request's weight 1 / tokens, so that the shortest ones, all start-up, do not dominate.
 SHORT_TOKENS = 16.0
-#: A knot is known once it has seen this many request-steps' worth of information (see `_visited`).
-VISITED_SHARE = 1e-4
+#: A knot is known once this many tokens' worth of single requests were decoded there.
+VISITED_TOKENS = 100.0
 #: After a change the shape forgets fast for some steps, because the first ones still mix old and new.
 MEMORY_WHILE_CHANGING, CHANGING_STEPS = 0.5, 3
 #: Change detection: deviations beyond one noise level add up, and four of them alarm. With Gaussian noise that is a
@@ -56,6 +56,10 @@ MEMORY_WHILE_CHANGING, CHANGING_STEPS = 0.5, 3
 DRIFT_ALLOWED, ALARM_AT = 1.0, 4.0
 #: Noise that is always allowed for, and the weight of a new step in the estimate of noise and of the level.
 LEAST_NOISE, NEW_WEIGHT = 0.02, 0.1
+#: A request shorter than this is the clock's mistake, s.
+SHORTEST_LIFE_S = 1e-6
+#: Requests started within this share of their life are taken to have started together.
+STARTED_TOGETHER = 0.02
 #: One step's surprise counts for at most this many noise levels: a single hiccup is no change.
 LARGEST_SURPRISE = 3.0
 #: Misfit (mean relative error of requests within a step) at which nothing is trusted any more.
@@ -77,7 +81,8 @@ class OnlineTau:
         self._level_steps = 0.0  # steps in the level's average
         self._shape_alarms = np.zeros((2, BANDS))  # cumulated surprise, faster and slower, by band of batch sizes
         self._level_alarms = np.zeros(2)
-        self._shape_noise = self._level_noise = LEAST_NOISE
+        self._shape_noise = np.full(BANDS, LEAST_NOISE)
+        self._level_noise = LEAST_NOISE
         self._changing = 0  # steps for which the shape still forgets fast
         self._misfit = 0.0
         self._steps = 0.0  # effective number of steps remembered
@@ -120,7 +125,9 @@ class OnlineTau:
         """v at the knots of the grid, tokens per second, [G]; zeros before the first useful step."""
         return self._shape * float(np.exp(self._level))
 
-    def slowness(self, table: SessionTable, curve: DecodeCurve | None = None) -> tuple[Floats, Floats, Floats]:
+    def slowness(
+        self, table: SessionTable, curve: DecodeCurve | None = None
+    ) -> tuple[NDArray[np.int64], Floats, Floats]:
         """How much longer each request took than a curve says, by replica.
 
         Args:
@@ -132,12 +139,13 @@ class OnlineTau:
         """
         expected = self.speed if curve is None else 1.0 / curve(GRID)
         if not expected.any() or not table.tokens.size:
-            return np.zeros(0), np.zeros(0), np.zeros(0)
+            return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
         predicted = _equations(table) @ expected
         replicas, where = np.unique(table.replica, return_inverse=True)
         tokens, should = np.bincount(where, table.tokens), np.bincount(where, predicted)
         good = (tokens > 0) & (should > 0)
-        return replicas[good].astype(np.float64), tokens[good], should[good] / tokens[good]
+        slow = should[good].astype(np.float64) / tokens[good]
+        return replicas[good].astype(np.int64), tokens[good].astype(np.float64), slow
 
     # ---- learning -------------------------------------------------------------------------------------------------
 
@@ -148,19 +156,21 @@ class OnlineTau:
         if not useful.any():
             return
         rows, tokens = _equations(table)[useful], table.tokens[useful]
-        lived = rows.sum(axis=1) > 0
+        replica, started, ended = table.replica[useful], table.started_s[useful], table.ended_s[useful]
+        lived = rows.sum(axis=1) > SHORTEST_LIFE_S
         self.ignored += int((~lived).sum())
         if not lived.any():
             return
-        rows, tokens = rows[lived], tokens[lived]
         memory = np.full(GRID.size, MEMORY)
         if self._steps:
             factor = tokens.sum() / max(float((rows @ self.speed).sum()), 1e-300)
             tokens = tokens / (factor * np.exp(self._level))  # what the shape alone should give
-            memory[self._shape_changed(rows, tokens)] = MEMORY_AFTER_CHANGE
+            between = _between_completions(rows[lived], tokens[lived], replica[lived], started[lived], ended[lived])
+            memory[self._shape_changed(*between)] = MEMORY_AFTER_CHANGE
             self._learn_level(float(np.log(factor)))
+        rows, tokens = rows[lived], tokens[lived]
         weight = 1.0 / (tokens + SHORT_TOKENS)
-        new = rows.T @ (rows * weight[:, None])
+        new = np.einsum("ij,ik->jk", rows * weight[:, None], rows)  # not BLAS: too small for its threads to pay
         steady = np.maximum((1.0 - MEMORY) * self._matrix.diagonal(), 1e-300)
         looked = np.where(memory < MEMORY, 1.0, np.minimum(1.0, new.diagonal() / steady))
         if self._changing:
@@ -180,7 +190,8 @@ class OnlineTau:
         """Average the logarithm of a step's speed over the curve's; a lasting change starts the average again."""
         surprise = min(max(deviation / self._level_noise, -LARGEST_SURPRISE), LARGEST_SURPRISE)
         self._level_alarms = np.maximum(0.0, self._level_alarms + np.array((surprise, -surprise)) - DRIFT_ALLOWED)
-        self._level_noise = _averaged(self._level_noise, abs(deviation))
+        noise = self._level_noise + NEW_WEIGHT * (min(abs(deviation), 1.0) - self._level_noise)
+        self._level_noise = max(LEAST_NOISE, noise)
         if (self._level_alarms >= ALARM_AT).any():
             self.changes += 1
             self._level_alarms[:] = 0.0
@@ -189,25 +200,32 @@ class OnlineTau:
         self._level += max(NEW_WEIGHT, 1.0 / (self._level_steps + 1.0)) * deviation
 
     def _shape_changed(self, rows: Floats, tokens: Floats) -> NDArray[np.bool_]:
-        """Knots whose range of batch sizes has deviated for too long, [G]; the sums then start again."""
+        """Knots to learn afresh because some range of batch sizes has deviated for too long, [G].
+
+        Args:
+            rows, tokens: what happened between one completion and the next, see `_between_completions`.
+        """
         predicted = rows @ self._shape
         mean_knot = (rows @ np.arange(GRID.size)) / rows.sum(axis=1)
-        band = (mean_knot / KNOTS_PER_BAND).astype(np.int64)
+        band = np.clip(mean_knot / KNOTS_PER_BAND, 0, BANDS - 1).astype(np.int64)
         seen, should = np.bincount(band, tokens, BANDS), np.bincount(band, predicted, BANDS)
         live = (seen > 0) & (should > 0)
+        if not live.any():
+            return np.zeros(GRID.size, dtype=np.bool_)
         deviation = np.zeros(BANDS)
         deviation[live] = np.log(seen[live] / should[live])
         surprise = np.clip(deviation / self._shape_noise, -LARGEST_SURPRISE, LARGEST_SURPRISE)
         moved = self._shape_alarms + np.stack((surprise, -surprise)) - DRIFT_ALLOWED
         self._shape_alarms = np.where(live, np.maximum(0.0, moved), self._shape_alarms)
-        self._shape_noise = _averaged(self._shape_noise, float(np.abs(deviation[live]).mean()))
+        noise = np.maximum(LEAST_NOISE, _averaged(self._shape_noise, np.abs(deviation)))
+        self._shape_noise = np.where(live, noise, self._shape_noise)
         if not (self._shape_alarms >= ALARM_AT).any():
             return np.zeros(GRID.size, dtype=np.bool_)
         self.changes += 1
         self._shape_alarms[:] = 0.0
         self._changing = CHANGING_STEPS
         self._level_steps = 0.0
-        return np.asarray(rows.sum(axis=0) > 0)  # a band is a mean over lives: any knot on the way may have changed
+        return np.asarray(rows.sum(axis=0) > 0)  # all that was visited: one engine serves every batch size
 
     def _solve(self, target: Floats) -> Floats:
         """v at all knots: least squares, non-negative, not rising, smooth where nothing is known, [G]."""
@@ -228,8 +246,7 @@ class OnlineTau:
         return np.concatenate((speed, beyond))
 
     def _visited(self) -> NDArray[np.bool_]:
-        information = self._matrix.diagonal()
-        return information > VISITED_SHARE * information.max()
+        return np.asarray(self._matrix.diagonal() * self._shape**2 > VISITED_TOKENS)
 
     def _top(self) -> int:
         """Index of the largest knot with any information."""
@@ -243,7 +260,7 @@ class OnlineTau:
             "shape": self._shape.tolist(),
             "level": [self._level, self._level_steps],
             "alarms": [self._shape_alarms.tolist(), self._level_alarms.tolist()],
-            "noise": [self._shape_noise, self._level_noise],
+            "noise": [self._shape_noise.tolist(), self._level_noise],
             "changing": self._changing,
             "misfit": self._misfit,
             "steps": self._steps,
@@ -258,14 +275,34 @@ class OnlineTau:
         self._matrix, self._shape = matrix, np.array(state["shape"], dtype=np.float64)
         self._level, self._level_steps = state["level"]
         self._shape_alarms, self._level_alarms = (np.array(a, dtype=np.float64) for a in state["alarms"])
-        self._shape_noise, self._level_noise = state["noise"]
+        self._shape_noise, self._level_noise = np.array(state["noise"][0], dtype=np.float64), state["noise"][1]
         self._changing, self._misfit, self._steps = state["changing"], state["misfit"], state["steps"]
         self.changes, self.ignored = state["changes"], state["ignored"]
         self._curve = None
 
 
-def _averaged(noise: float, deviation: float) -> float:
-    return max(LEAST_NOISE, noise + NEW_WEIGHT * (min(deviation, 1.0) - noise))
+def _averaged(noise: Floats, deviation: Floats) -> Floats:
+    """A new step's deviation taken into the estimate of noise; an absurd one counts as 100 %."""
+    return noise + NEW_WEIGHT * (np.minimum(deviation, 1.0) - noise)
+
+
+def _between_completions(
+    rows: Floats, tokens: Floats, replica: NDArray[np.int64], started: Floats, ended: Floats
+) -> tuple[Floats, Floats]:
+    """Equations of what happened between one completion on a replica and the next, [K, G] and [K].
+
+    The difference of two requests that started together is what the longer one did after the other had ended: a short
+    stretch at about one batch size, where a whole request is an average over all of them.
+    """
+    order = np.lexsort((ended, replica))
+    later, sooner = order[1:], order[:-1]
+    lasted = ended[later] - started[later]
+    together = np.abs(started[later] - started[sooner]) <= STARTED_TOGETHER * lasted
+    pairs = (replica[later] == replica[sooner]) & together
+    later, sooner = later[pairs], sooner[pairs]
+    rows, tokens = rows[later] - rows[sooner], tokens[later] - tokens[sooner]
+    sound = (tokens > 0) & (rows.sum(axis=1) > 0)
+    return np.maximum(rows[sound], 0.0), tokens[sound]
 
 
 def nonnegative_quadratic(matrix: Floats, target: Floats) -> Floats:

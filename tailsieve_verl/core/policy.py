@@ -14,9 +14,6 @@ from tailsieve_verl.core.accounting import launch_counts
 from tailsieve_verl.core.inner import BalanceLoop, Numbers, hold_after, sane_time
 from tailsieve_verl.core.plan import Decision, Granularity, StepObservation, StepPlan
 
-BALANCED_WITHIN = 0.02  # pools whose times differ by less than 2 % of the step are left alone
-BALANCED_GROUPS = 0.5  # so are pools whose balance point rounds to the present q: a whole group would overshoot it
-
 
 @dataclass(frozen=True)
 class PolicyContext:
@@ -168,17 +165,13 @@ class InnerLoopPolicy:
             )
         assert t_tail is not None
         assert t_bulk is not None
-        numbers = self._loop.measured(self.q, t_tail, t_bulk)
-        q_new = self._loop.proposal(self.q, numbers.q_star)
-        slower = "bulk" if t_bulk > t_tail else "tail"
-        near = abs(t_tail - t_bulk) < BALANCED_WITHIN * max(t_tail, t_bulk)
-        if near or abs(numbers.q_star - self.q) < BALANCED_GROUPS or q_new == self.q:
-            return self._decide(plan.step, settled=True, reason=f"balanced at q={self.q}", numbers=numbers)
-        reason = f"{slower} pool slower ({t_tail:.2f} s tail, {t_bulk:.2f} s bulk): q {self.q} -> {q_new}"
-        self._hold = hold_after(self.q, q_new)
-        self.q = q_new
-        self._loop.restart()
-        return self._decide(plan.step, settled=True, switched=True, reason=reason, numbers=numbers)
+        q_new, reason, numbers = self._loop.balance(self.q, t_tail, t_bulk)
+        switched = q_new != self.q
+        if switched:
+            self._hold = hold_after(self.q, q_new)
+            self.q = q_new
+            self._loop.restart()
+        return self._decide(plan.step, settled=True, switched=switched, reason=reason, numbers=numbers)
 
     def state_dict(self) -> dict[str, Any]:
         return {
