@@ -1,7 +1,9 @@
 """Policies side by side on the demo task: the same model, data and seeds, one run after the other.
 
-Prints, from the runs' own records, step and generation times over the steps after the first two (start-up and
-transition), and the length bias. Two replicas on two shared cores are noisy: read the spread before the means.
+The learning rate is zero, so that every policy serves the same model and lengths stay comparable (``--learn`` trains,
+and then lengths drift apart within a few steps). Prints, from the runs' own records, step and generation times over the
+steps after the first two (start-up and transition), and the length bias. Two replicas on two shared cores are noisy:
+read the spread before the medians.
 
     python examples/cpu_demo/compare.py --steps 8
 """
@@ -33,12 +35,14 @@ SKIPPED_STEPS = 2
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=8, help="training steps a run (default: 8)")
+    parser.add_argument("--learn", action="store_true", help="train as in the demo")
     parser.add_argument("--policies", nargs="*", default=list(POLICIES), choices=list(POLICIES))
     args = parser.parse_args()
     rows = []
     for name in args.policies:
         run = prepare(args.steps, f"compare-{name}")
-        if code := launch(run, *POLICIES[name]):
+        frozen = [] if args.learn else ["actor_rollout_ref.actor.optim.lr=0"]
+        if code := launch(run, *POLICIES[name], *frozen):
             return code
         rows.append((name, [s["trained"] for s in read_steps(run.out)]))
     print(
