@@ -47,8 +47,9 @@ MEMORY_AFTER_CHANGE = 0.01
 SMOOTHNESS = 1e-4
 #: Tokens added to a request's weight 1 / tokens, so that the shortest ones, all start-up, do not dominate.
 SHORT_TOKENS = 16.0
-#: A knot is known once this many tokens' worth of single requests were decoded there.
-VISITED_TOKENS = 100.0
+#: A knot is known once this many tokens' worth of single requests were decoded there: few enough for a real run of 32
+#: responses of 70 tokens on two replicas to be understood in three steps (docs/measurements.md).
+VISITED_TOKENS = 25.0
 #: After a change the shape forgets fast for some steps, because the first ones still mix old and new.
 MEMORY_WHILE_CHANGING, CHANGING_STEPS = 0.5, 3
 #: Change detection: deviations beyond one noise level add up, and four of them alarm. With Gaussian noise that is a
