@@ -1,4 +1,4 @@
-"""Length bias of what is trained, against what uniform routing would have trained (design notes, section 6).
+"""Length bias of what is trained, against what uniform routing would have trained (docs/design.md, "Honesty").
 
 The reference is the length distribution of whole fresh pools, stragglers included. A straggler's length is known only
 to exceed what it had reached when it was cut (see :mod:`~tailsieve_verl.core.lengths` for how it is completed), so the

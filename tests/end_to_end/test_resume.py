@@ -23,8 +23,7 @@ KILLS = range(1, STEPS) if os.environ.get("TAILSIEVE_KILL_EVERY_STEP") else [3]
 def test_kill_and_resume(tmp_path):
     # 20 prompts: 2 batches an epoch and 4 prompts dropped, so that epochs end at steps 2 and 4, with a carried tail
     data = write_data(tmp_path / "data", prompts=20, tool_every=1000)
-    options = ["+tailsieve=fixed", "trainer.v1.tailsieve.q=2", "trainer.v1.tailsieve.m=1",
-               "trainer.v1.tailsieve.schedule={4:[1,1]}", "trainer.save_freq=1"]  # fmt: skip
+    options = ["+tailsieve=default", "trainer.v1.tailsieve.q=2", "trainer.save_freq=1"]
     for kill_after in KILLS:
         run = Run(tmp_path / "out", data, *options, steps=STEPS)
         try:
@@ -34,6 +33,8 @@ def test_kill_and_resume(tmp_path):
     run = Run(tmp_path / "out", data, *options, steps=STEPS)
     assert run.wait() == 0, run.log[-5000:]
 
+    assert "the policy starts afresh" not in run.log
+    assert "the policy could not" not in run.log
     steps = read_steps(run.out)
     assert [s["step"] for s in steps] == list(range(1, STEPS + 1))
     trained = Counter(g["prompt"] for s in steps for g in s["groups"] if g["status"] == "trained")
@@ -41,6 +42,7 @@ def test_kill_and_resume(tmp_path):
     # By identity: what an uninterrupted run trains is fixed by the data and the seed, whoever is cut.
     keys = Counter(g["key"] for s in steps for g in s["groups"] if g["status"] == "trained")
     assert keys == uninterrupted_keys(data)
+    assert any(s["plan"]["counts"]["tail"] for s in steps)
     for before, after in itertools.pairwise(steps):
         cut = {g["prompt"] for g in before["groups"] if g["status"] == "cut"}
         assert cut == {g["prompt"] for g in after["groups"] if g["route"] in ("tail", "residual")}
