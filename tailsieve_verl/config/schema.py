@@ -56,16 +56,16 @@ class TailSieveConfig:
     m: int | None = None
     schedule: dict[int, tuple[int, int]] = field(default_factory=dict)
     curve: str | None = None
-    reoptimise_q: bool = True
-    search_far: bool = True
-    predicted_test: bool = True
-    guard: bool = True
-    reenter: bool = True
-    inner_gain: float = 0.02
-    outer_gain: float = 0.03
-    enter_gain: float = 0.05
-    guard_excess: float = 0.10
-    switch_limit: int = 10
+    reoptimise_q: bool = ControllerConfig.reoptimise_q
+    search_far: bool = ControllerConfig.search_far
+    predicted_test: bool = ControllerConfig.predicted_test
+    guard: bool = ControllerConfig.guard
+    reenter: bool = ControllerConfig.reenter
+    inner_gain: float = ControllerConfig.inner_gain
+    outer_gain: float = ControllerConfig.outer_gain
+    enter_gain: float = ControllerConfig.enter_gain
+    guard_excess: float = ControllerConfig.guard_excess
+    switch_limit: int = ControllerConfig.switch_limit
     tail_placement: str = "request"
     bulk_placement: str = "request"
     max_retries: int = 2

@@ -83,6 +83,7 @@ class RolloutStep:
     failed: int = 0
     retried: int = 0
     notes: int = 0
+    log: StepLog | None = None
 
 
 class RolloutRunner:
@@ -155,11 +156,13 @@ class RolloutRunner:
                     self._replace(step, status.verdict.launch)
                 case "wait":
                     self._still_alive(step, status)
-        return [g.uid for g in self._router.step_log().groups if not g.cut and not g.failed]
+        step.log = self._router.step_log()
+        return [g.uid for g in step.log.groups if not g.cut and not g.failed]
 
     def observation(self, step: RolloutStep) -> StepObservation:
-        """The raw facts of a finished step."""
-        log = self._router.step_log()
+        """The raw facts of a step that :meth:`wait` has brought to its end."""
+        log = step.log
+        assert log is not None
         generation_s = max(log.t_tail_s or 0.0, log.t_bulk_s or 0.0)
         abort_ended_s = (log.cut_s or 0.0) + step.abort_s
         return StepObservation(
