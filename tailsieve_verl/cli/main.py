@@ -1,0 +1,41 @@
+"""The ``tailsieve`` command: its subcommands, and errors as one sentence.
+
+A subcommand is a module of this package with a function that typer reads: arguments in, one call of the library, a
+table out.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tailsieve_verl.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="TailSieve for veRL: find out before a run whether, and by how much, two pools of replicas will help it.",
+)
+
+
+def _register() -> None:
+    from tailsieve_verl.cli import simulate, trace
+
+    app.command("simulate")(simulate.command)
+    app.add_typer(trace.app, name="trace")
+
+
+def main() -> None:
+    """Entry point of the console script: exit status 2 for an error that is the user's to mend."""
+    _register()
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

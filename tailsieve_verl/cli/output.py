@@ -1,0 +1,123 @@
+"""What every command prints and writes: a table on the terminal, JSON, CSV and PNG.
+
+Conventions
+    * Results go to standard output, progress bars and remarks to standard error, so that ``--json`` can be piped.
+    * ``--json`` replaces the table; ``--csv`` and ``--png`` name files written beside it, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tailsieve_verl.errors import UserError
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.")]
+PngFile = Annotated[Path | None, typer.Option("--png", help="Also draw the result into this PNG file.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything drawn at random.")]
+
+
+def say(text: str) -> None:
+    """A remark for the reader, on standard error."""
+    Console(stderr=True, highlight=False).print(text)
+
+
+def progress() -> Progress:
+    """A progress bar on standard error; a line on a log that is no terminal is left out."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not Console(stderr=True).is_terminal,
+    )
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", notes: Iterable[str] = ()) -> None:
+    """Rows of one shape as a table on standard output; numbers to four significant digits, the notes below."""
+    console = Console(highlight=False)
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    columns = list(rows[0]) if rows else []
+    for column in columns:
+        numeric = any(isinstance(row[column], int | float) for row in rows)
+        first = column == columns[0]
+        table.add_column(
+            column.replace("_", " "), justify="right" if numeric else "left", overflow="fold", no_wrap=first
+        )
+    for row in rows:
+        table.add_row(*(_cell(row[column]) for column in columns))
+    console.print(table)
+    for note in notes:
+        console.print(note)
+
+
+def print_json(data: Any) -> None:
+    """JSON on standard output; NaN and infinities become null."""
+    typer.echo(json.dumps(_plain(data), indent=2))
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as CSV with a header."""
+    import pandas
+
+    write_whole(path, lambda name: pandas.DataFrame(list(rows)).to_csv(name, index=False))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """JSON into a file."""
+    write_whole(path, lambda name: Path(name).write_text(json.dumps(_plain(data), indent=2) + "\n", encoding="utf-8"))
+
+
+def write_whole(path: Path, write: Callable[[str], object]) -> None:
+    """Write through a file beside ``path`` that replaces it when complete.
+
+    Raises:
+        UserError: a folder that cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
+        os.close(handle)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}; name a folder that can.") from None
+    try:
+        write(name)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
