@@ -319,8 +319,7 @@ class Controller:
     def _report(self, decision: Decision) -> Decision:
         """Remember the reason for the plan, and list the numbers for the metrics."""
         self._reason = decision.reason
-        values = {name: getattr(decision, name) for name in METRICS}
-        extra = {name: float(value) for name, value in values.items() if value is not None}
+        extra = {name: float(value) for name in METRICS if (value := getattr(decision, name)) is not None}
         return replace(decision, extra={**extra, "ignored": float(self.ignored)})
 
     # ---- state ----------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tailsieve_verl.core.bounds import makespan_lower_bound
+from tailsieve_verl.core.bounds import HOST_WEIGHTS
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.history import WorkHistory
 from tailsieve_verl.core.online_tau import OnlineTau
@@ -22,10 +23,12 @@ from tailsieve_verl.core.plan import Granularity, StepObservation
 from tailsieve_verl.core.predict import Predictor
 from tailsieve_verl.core.sessions import session_table
 
+Floats = NDArray[np.float64]
+
 SCENARIOS = 16  # pools a prediction is averaged over: a thousand groups at N = 64
 SLOWNESS_WEIGHT = 0.1  # of a new step in a pool's measured over expected time
 MOST_SLOWNESS = 4.0  # beyond this factor a measurement is not believed
-BOUND_REQUESTS = 64  # longest requests that the lower bound looks at closely: it costs the square of their number
+BOUND_REQUESTS = 1024  # longest requests that the lower bound looks at closely
 
 
 class Evidence:
@@ -66,16 +69,15 @@ class Evidence:
     def take_in(self, observation: StepObservation) -> float:
         """Learn from a step; returns the log of how slow it ran, by the curve as it was known before."""
         table = session_table(observation.groups)
-        replicas, tokens, slow = self.tau.slowness(table, self._given)
+        replica, tokens, slow = self.tau.observe(table, self._given)
         hiccup = 0.0
         if tokens.size:
             logs = np.log(slow)
-            hiccup = float(np.average(logs, weights=tokens))
-            tail = np.isin(replicas, list(observation.plan.tail_replicas)) & bool(observation.plan.counts.tail)
+            hiccup = _average(logs, tokens)
+            tail = (replica >= observation.plan.tail_replicas.start) & bool(observation.plan.counts.tail)
             for pool, mine in (("tail", tail), ("bulk", ~tail)):
                 if mine.any():
-                    self._note_slowness(pool, float(np.average(logs[mine], weights=tokens[mine])))
-        self.tau.observe(table)
+                    self._note_slowness(pool, _average(logs[mine], tokens[mine]))
         self.history.observe(observation)
         return hiccup
 
@@ -104,12 +106,7 @@ class Evidence:
         trained = [g.tokens for g in observation.groups if g.status == "trained"]
         if curve is None or not trained:
             return None
-        lengths = np.fromiter(chain.from_iterable(trained), dtype=np.float64)
-        per_request = curve.table(lengths.size)[1:] / np.arange(1, lengths.size + 1)
-        capacity = float(per_request.min()) * float(lengths.sum()) / self.replicas
-        if lengths.size > BOUND_REQUESTS:
-            lengths = np.partition(lengths, -BOUND_REQUESTS)[-BOUND_REQUESTS:]
-        return max(capacity, makespan_lower_bound(lengths, self.replicas, curve))
+        return _lower_bound(np.fromiter(chain.from_iterable(trained), dtype=np.float64), self.replicas, curve)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -130,3 +127,30 @@ class Evidence:
         self._slow_steps[pool] += 1
         weight = max(SLOWNESS_WEIGHT, 1.0 / (self._slow_steps[pool] + 1.0))
         self._slow[pool] += weight * (level - self._slow[pool])
+
+
+def _average(values: Floats, weights: Floats) -> float:
+    return float((values * weights).sum() / weights.sum())
+
+
+def _lower_bound(lengths: Floats, replicas: int, curve: DecodeCurve) -> float:
+    """The bound "Long inputs" of `bounds` for the longest requests, or the capacity bound for all.
+
+    `makespan_lower_bound` of so few requests that it does not cost more than the decision is hardly ever closer.
+    """
+    n, longest = lengths.size, lengths
+    if n > BOUND_REQUESTS:
+        longest = np.partition(lengths, n - BOUND_REQUESTS)[-BOUND_REQUESTS:]
+    # tau(b) / b, time per token and request, is monotone between knots: its least value is at one of them or at an end.
+    sizes = np.append(np.clip(curve.batch_sizes, 1, n), (1, n))
+    tau_at = curve(sizes)
+    least = float((tau_at / sizes).min())
+    batch = np.arange(1, longest.size + 1)
+    # Least tau of this batch size and all larger ones.
+    tau = np.append(curve(batch), tau_at[sizes >= longest.size].min())
+    tau = np.minimum.accumulate(tau[::-1])[:0:-1]
+    host, others = HOST_WEIGHTS[:, None], least * batch
+    busy = others + np.minimum.accumulate(host * tau - others, axis=1)
+    rises = np.diff(np.sort(longest), prepend=0.0)[::-1]
+    weighted = np.einsum("wk,k->w", busy, rises) / (HOST_WEIGHTS + replicas - 1)
+    return max(least * float(lengths.sum()) / replicas, float(weighted.max()), float(longest.max() * tau[0]))

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailsieve_verl.core.plan import GroupRecord, StepObservation
+from tailsieve_verl.core.spread import Spread, from_own, medians_of
 from tailsieve_verl.core.survival import Survival
 
 Floats = NDArray[np.float64]
@@ -47,16 +48,10 @@ LEAST_LEVELS = 12
 LEVEL_HALF_LIFE = 15.0
 #: A trend counts once it is this many standard errors away from none.
 TREND_ERRORS = 2.0
-#: Responses further from their group's median than this many robust standard deviations are pulled in for its level.
-OUTLIER_AT = 2.5
-#: Least share of a group's deviation that is taken for its prompt's: some is always expected.
-LEAST_PERSISTENCE = 0.05
 #: What remains of the longest response seen, step by step: half after some 140 steps without one as long.
 SHORTER = 0.995
 #: Passes of the imputation: the level of a cut group depends on what is imputed, and that on the level.
 PASSES = 4
-#: Groups above and below in level from which a group's scatter is taken.
-NEIGHBOURS = 6
 #: Random draws are seeded with this and the step.
 SEED = 20_260_822
 
@@ -90,6 +85,7 @@ class WorkHistory:
         self._first = np.zeros((0, 0), dtype=np.int64)
         self._again = np.zeros((0, 0), dtype=np.int64)
         self._steps = np.zeros(0, dtype=np.int64)
+        self._logs, self._medians = np.zeros((0, 0)), np.zeros(0)  # of the first runs, so as not to take them anew
         self._levels: list[tuple[int, float]] = []
         self._pending: _Pending | None = None
         self._survival = Survival()
@@ -116,7 +112,9 @@ class WorkHistory:
             return
         n = len(fresh[0].tokens)
         rows = min(len(fresh), self._rows_per_pool(n))
-        sample = [fresh[i] for i in np.linspace(0, len(fresh) - 1, rows).round().astype(int).tolist()]
+        sample = fresh
+        if rows < len(fresh):
+            sample = [fresh[i] for i in np.linspace(0, len(fresh) - 1, rows).round().astype(int).tolist()]
         self._pending = _Pending(
             step=observation.plan.step,
             tokens=np.array([_resized(g.tokens, n) for g in sample], dtype=np.int64),
@@ -143,7 +141,7 @@ class WorkHistory:
             index = np.resize(index, size)
         scale = np.exp(self.trend() * np.maximum(0, now - steps[index]))[:, None]
         shape = (pools, size, first.shape[1])
-        return Scenarios((first[index] * scale).reshape(shape), (again[index] * scale).reshape(shape))
+        return Scenarios(*((lengths.take(index, axis=0) * scale).reshape(shape) for lengths in (first, again)))
 
     def trend(self) -> float:
         """Change of the mean log length a step, by weighted regression; 0 unless it is significant."""
@@ -187,11 +185,14 @@ class WorkHistory:
         if self._first.shape[1] != n:
             self._first, self._again = np.zeros((0, n), dtype=np.int64), np.zeros((0, n), dtype=np.int64)
             self._steps = np.zeros(0, dtype=np.int64)
-        keep = max(MAX_VALUES // n, len(first))
+            self._logs, self._medians = np.zeros((0, n)), np.zeros(0)
+        keep, logs = max(MAX_VALUES // n, len(first)), _log(first)
         self._first = np.concatenate((self._first, first))[-keep:]
         self._again = np.concatenate((self._again, again))[-keep:]
         self._steps = np.concatenate((self._steps, np.full(len(first), pool.step)))[-keep:]
-        self._levels = [*self._levels, (pool.step, float(np.log(np.maximum(first, 1)).mean()))][-LEVELS:]
+        self._logs = np.concatenate((self._logs, logs))[-keep:]
+        self._medians = np.concatenate((self._medians, medians_of(logs)))[-keep:]
+        self._levels = [*self._levels, (pool.step, float(logs.mean()))][-LEVELS:]
 
     def _imputed(
         self, pool: _Pending, regenerated: Mapping[str, Sequence[int]]
@@ -204,19 +205,20 @@ class WorkHistory:
             if key in regenerated:
                 known[i] = _resized(regenerated[key], n)
         measured = known[:, 0] >= 0
-        first = np.log(np.maximum(pool.tokens, 1))
-        second = np.log(np.maximum(known, 1))
-        older = np.log(np.maximum(self._first if self._first.shape[1] == n else np.zeros((0, n)), 1))
+        first, second = _log(pool.tokens), _log(known)
+        latest = np.where(measured[:, None], second, first)
+        logs, medians = latest, medians_of(latest)
+        if self._first.shape[1] == n:
+            logs, medians = np.concatenate((latest, self._logs)), np.concatenate((medians, self._medians))
+        spread = Spread(logs, medians, self._survival, self._longest)
         cut_g, cut_s = np.nonzero(~pool.complete)
         reached = first[cut_g, cut_s]
-        spread = _Spread(
-            np.concatenate((np.where(measured[:, None], second, first), older)), self._survival, self._longest
-        )
+        own = np.where(measured[:, None], second, -np.inf)[cut_g]
         for _ in range(PASSES if cut_g.size else 0):
             level, error = spread.levels(first, second, measured)
             level = level + error * rng.normal(size=groups)
             drawn = spread.beyond(level[cut_g], reached, rng)
-            first[cut_g, cut_s] = _from_own(np.where(measured[:, None], second, -np.inf)[cut_g], reached, drawn, rng)
+            first[cut_g, cut_s] = from_own(own, reached, drawn, rng)
         level, error = spread.levels(first, second, measured)
         again = np.where(measured[:, None], known, _whole(spread.again(level, error, rng)))
         return np.where(pool.complete, pool.tokens, _whole(first)), again, np.exp(level)
@@ -246,6 +248,8 @@ class WorkHistory:
         self._first = np.array(state["first"], dtype=np.int64).reshape(steps.size, -1 if steps.size else 0)
         self._again = np.array(state["again"], dtype=np.int64).reshape(self._first.shape)
         self._steps = steps
+        self._logs = _log(self._first)
+        self._medians = medians_of(self._logs) if steps.size else np.zeros(0)
         self._levels = [(int(step), float(level)) for step, level in state["levels"]]
         self._survival.load_state_dict(state["survival"])
         self._longest = state["longest"]
@@ -258,91 +262,8 @@ class WorkHistory:
         )
 
 
-class _Spread:
-    """Log lengths [G, n] taken apart: levels of prompts, and deviations of responses about them, by level.
-
-    Deviations are taken from groups of about the same level, because long answers scatter otherwise than short ones,
-    and nothing is drawn that is longer than what was seen: there is a response limit.
-    """
-
-    def __init__(self, logs: Floats, survival: Survival, longest: float) -> None:
-        groups, n = logs.shape
-        self._survival = survival
-        means = self._robust(logs)
-        order = np.argsort(means, kind="stable")
-        self._means = means[order]
-        self._noise = (logs - means[:, None])[order] * np.sqrt(n / max(1, n - 1))  # [G, n] by rising level
-        self._longest = max(float(logs.max()), float(np.log(max(longest, 1.0))))
-        self._mean = float(means.mean())
-        self._variance = max(float(means.var()), 1e-12)
-        self._reach = min(NEIGHBOURS, (groups - 1) // 2)
-        # Squared error of a group's mean, by level: the variance of responses there over n.
-        squares = np.cumsum(np.concatenate(([0.0], (self._noise**2).mean(axis=1) / n)))
-        window = 2 * self._reach + 1
-        self._error = np.clip((squares[window:] - squares[:-window]) / window, 0.0, self._variance)
-
-    def levels(self, first: Floats, second: Floats, measured: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """Expected mean log length of each group's next run, and its standard error, [G] each.
-
-        Args:
-            first, second: log lengths of the first and of the second run, [G, n].
-            measured: groups of which there is a second run, [G]; both runs tell of those prompts, so they shrink less.
-        """
-        level = self._robust(first)
-        if measured.any():
-            level[measured] = self._robust(np.concatenate((first[measured], second[measured]), axis=1))
-        error = self._error[self._near(level) - self._reach] / np.where(measured, 2.0, 1.0)
-        persistence = np.maximum(LEAST_PERSISTENCE, 1.0 - error / self._variance)
-        return self._mean + persistence * (level - self._mean), np.sqrt(persistence * error)
-
-    def again(self, level: Floats, error: Floats, rng: np.random.Generator) -> Floats:
-        """Log lengths of a next run of groups of these levels, [G, n]."""
-        n = self._noise.shape[1]
-        level = level + rng.normal(size=level.size) * error
-        donor = self._near(level)[:, None] + rng.integers(-self._reach, self._reach + 1, size=(level.size, n))
-        noise = self._noise[donor, rng.integers(n, size=donor.shape)]
-        return np.asarray(np.minimum(level[:, None] + noise, self._longest))
-
-    def beyond(self, level: Floats, reached: Floats, rng: np.random.Generator) -> Floats:
-        """Log lengths given that they exceed ``reached``, by their prompts' levels, [K] each."""
-        donors = self._near(level)[:, None] + np.arange(-self._reach, self._reach + 1)
-        noise = np.sort(self._noise[donors].reshape(level.size, -1), axis=1)
-        below = (noise <= (reached - level)[:, None]).sum(axis=1)
-        size = noise.shape[1]
-        pick = np.minimum(below + (rng.random(level.size) * (size - below)).astype(np.int64), size - 1)
-        length = level + noise[np.arange(level.size), pick]
-        alone = below >= size  # further than any neighbour: what is known of all responses that came so far
-        length[alone] = level[alone] + np.log(self._survival.beyond(np.exp(reached - level)[alone], rng))
-        return np.asarray(np.maximum(reached, np.minimum(length, self._longest)))
-
-    def _near(self, level: Floats) -> NDArray[np.int64]:
-        """Rank of the group whose level is nearest, away from the ends by the window, [K]."""
-        rank = np.searchsorted(self._means, level)
-        return np.asarray(np.clip(rank, self._reach, self._means.size - 1 - self._reach))
-
-    @staticmethod
-    def _robust(logs: Floats) -> Floats:
-        """Mean of each row with outliers pulled in, [G]."""
-        median = np.median(logs, axis=1, keepdims=True)
-        reach = OUTLIER_AT * 1.4826 * max(float(np.median(np.abs(logs - median))), 1e-6)
-        return np.asarray(np.clip(logs, median - reach, median + reach).mean(axis=1))
-
-
-def _from_own(own: Floats, reached: Floats, otherwise: Floats, rng: np.random.Generator) -> Floats:
-    """For each cut response one of its group's second run that is longer, most of the time if there are some, [K].
-
-    They are draws from the very distribution that is wanted, the pile of responses at the response limit included.
-
-    Args:
-        own: log lengths of the second run, [K, n]; -inf if there was none.
-        reached: log length reached, [K].
-        otherwise: what to take else, [K].
-    """
-    longer = own > reached[:, None]
-    count = longer.sum(axis=1)
-    pick = np.argmax(np.where(longer, rng.random(own.shape), -1.0), axis=1)
-    take = rng.random(reached.size) * (count + 1) < count
-    return np.where(take, own[np.arange(reached.size), pick], otherwise)
+def _log(lengths: NDArray[np.int64]) -> Floats:
+    return np.asarray(np.log(np.maximum(lengths, 1)))
 
 
 def _whole(logs: Floats) -> NDArray[np.int64]:

@@ -24,18 +24,18 @@ curve given out is one that `DecodeCurve` accepts.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tailsieve_verl.core.decode import DecodeCurve
+from tailsieve_verl.core.equations import GRID, between_completions, equations
 from tailsieve_verl.core.sessions import SessionTable
 
 Floats = NDArray[np.float64]
 
-#: Knots of v: every size while sizes are few, then two per octave: between them a linear v errs by about 1 %.
-GRID = np.unique(np.concatenate(([1, 2, 3, 4], np.round(2.0 ** np.arange(2.0, 15.1, 0.5))))).astype(np.float64)
 #: Ranges of batch sizes that are watched apart for changes: four knots, two octaves each.
 KNOTS_PER_BAND = 4
 BANDS = GRID.size // KNOTS_PER_BAND + 1
@@ -59,8 +59,6 @@ DRIFT_ALLOWED, ALARM_AT = 1.0, 4.0
 LEAST_NOISE, NEW_WEIGHT = 0.02, 0.1
 #: A request shorter than this is the clock's mistake, s.
 SHORTEST_LIFE_S = 1e-6
-#: Requests started within this share of their life are taken to have started together.
-STARTED_TOGETHER = 0.02
 #: One step's surprise counts for at most this many noise levels: a single hiccup is no change.
 LARGEST_SURPRISE = 3.0
 #: Misfit (mean relative error of requests within a step) at which nothing is trusted any more.
@@ -69,6 +67,14 @@ WORST_MISFIT = 0.3
 TRUST_AT = 0.5
 #: Share of the best aggregate throughput that a fitted curve keeps, just above what `DecodeCurve` insists on.
 AGGREGATE_SHARE = 0.51
+
+
+class Slowness(NamedTuple):
+    """By replica: its index, the tokens generated there, and seconds taken over seconds expected; may be empty."""
+
+    replica: NDArray[np.int64]
+    tokens: Floats
+    ratio: Floats
 
 
 class OnlineTau:
@@ -126,52 +132,51 @@ class OnlineTau:
         """v at the knots of the grid, tokens per second, [G]; zeros before the first useful step."""
         return self._shape * float(np.exp(self._level))
 
-    def slowness(
-        self, table: SessionTable, curve: DecodeCurve | None = None
-    ) -> tuple[NDArray[np.int64], Floats, Floats]:
-        """How much longer each request took than a curve says, by replica.
-
-        Args:
-            curve: the learned one if ``None``.
-
-        Returns:
-            replicas [K], the tokens generated there [K], and seconds taken over seconds expected [K]; empty without a
-            curve.
-        """
-        expected = self.speed if curve is None else 1.0 / curve(GRID)
-        if not expected.any() or not table.tokens.size:
-            return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
-        predicted = _equations(table) @ expected
-        replicas, where = np.unique(table.replica, return_inverse=True)
-        tokens, should = np.bincount(where, table.tokens), np.bincount(where, predicted)
-        good = (tokens > 0) & (should > 0)
-        slow = should[good].astype(np.float64) / tokens[good]
-        return replicas[good].astype(np.int64), tokens[good].astype(np.float64), slow
-
     # ---- learning -------------------------------------------------------------------------------------------------
 
-    def observe(self, table: SessionTable) -> None:
-        """Learn from a step's sessions."""
+    def observe(self, table: SessionTable, curve: DecodeCurve | None = None) -> Slowness:
+        """Learn from a step's sessions.
+
+        Args:
+            curve: what slowness is measured by; the one learned so far if ``None``.
+        """
         self.ignored += table.dropped
-        useful = table.tokens > 0
-        if not useful.any():
-            return
-        rows, tokens = _equations(table)[useful], table.tokens[useful]
-        replica, started, ended = table.replica[useful], table.started_s[useful], table.ended_s[useful]
-        lived = rows.sum(axis=1) > SHORTEST_LIFE_S
-        self.ignored += int((~lived).sum())
-        if not lived.any():
-            return
+        order, rows = equations(table)
+        replica, started, ended = table.replica[order], table.started_s[order], table.ended_s[order]
+        tokens = table.tokens[order]
+        slow = self._slowness(replica, tokens, rows, curve)
+        useful, lived = tokens > 0, rows.sum(axis=0) > SHORTEST_LIFE_S
+        self.ignored += int((useful & ~lived).sum())
+        useful &= lived
+        if useful.any():
+            rows = rows.compress(useful, axis=1)
+            self._learn(rows, tokens[useful], replica[useful], started[useful], ended[useful])
+        return slow
+
+    def _slowness(
+        self, replica: NDArray[np.int64], tokens: Floats, rows: Floats, curve: DecodeCurve | None
+    ) -> Slowness:
+        speed = self.speed if curve is None else 1.0 / curve(GRID)
+        if not speed.any() or not tokens.size:
+            return Slowness(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+        generated = np.bincount(replica, tokens).astype(np.float64)
+        expected = np.bincount(replica, speed[: len(rows)] @ rows)
+        good = np.flatnonzero((generated > 0) & (expected > 0))
+        return Slowness(good, generated[good], expected[good] / generated[good])
+
+    def _learn(self, rows: Floats, tokens: Floats, replica: NDArray[np.int64], started: Floats, ended: Floats) -> None:
+        """Take in equations [knots visited, K] of sessions [K], in the order of `equations`."""
+        knots = len(rows)
         memory = np.full(GRID.size, MEMORY)
         if self._steps:
-            factor = tokens.sum() / max(float((rows @ self.speed).sum()), 1e-300)
+            factor = tokens.sum() / max(float((self.speed[:knots] @ rows).sum()), 1e-300)
             tokens = tokens / (factor * np.exp(self._level))  # what the shape alone should give
-            between = _between_completions(rows[lived], tokens[lived], replica[lived], started[lived], ended[lived])
-            memory[self._shape_changed(*between)] = MEMORY_AFTER_CHANGE
+            between = between_completions(rows, tokens, replica, started, ended)
+            memory[:knots][self._shape_changed(*between)] = MEMORY_AFTER_CHANGE
             self._learn_level(float(np.log(factor)))
-        rows, tokens = rows[lived], tokens[lived]
         weight = 1.0 / (tokens + SHORT_TOKENS)
-        new = np.einsum("ij,ik->jk", rows * weight[:, None], rows)  # not BLAS: too small for its threads to pay
+        new = np.zeros_like(self._matrix)
+        new[:knots, :knots] = np.einsum("ji,ki->jk", rows * weight, rows)  # BLAS: its threads would not pay
         steady = np.maximum((1.0 - MEMORY) * self._matrix.diagonal(), 1e-300)
         looked = np.where(memory < MEMORY, 1.0, np.minimum(1.0, new.diagonal() / steady))
         if self._changing:
@@ -179,12 +184,13 @@ class OnlineTau:
             memory = np.minimum(memory, MEMORY_WHILE_CHANGING)
         keep = np.sqrt(memory**looked)
         old = self._matrix * keep[:, None] * keep[None, :]
-        target = old @ self._shape + rows.T @ (weight * tokens)
+        target = old @ self._shape
+        target[:knots] += rows @ (weight * tokens)
         self._matrix = old + new
         self._steps = MEMORY * self._steps + 1.0
         self._shape = self._solve(target)
         self._curve = None
-        misfit = float(np.abs(tokens - rows @ self._shape).sum() / tokens.sum())
+        misfit = float(np.abs(tokens - self._shape[:knots] @ rows).sum() / tokens.sum())
         self._misfit = misfit if self._steps <= 1.0 else self._misfit + NEW_WEIGHT * (misfit - self._misfit)
 
     def _learn_level(self, deviation: float) -> None:
@@ -201,43 +207,42 @@ class OnlineTau:
         self._level += max(NEW_WEIGHT, 1.0 / (self._level_steps + 1.0)) * deviation
 
     def _shape_changed(self, rows: Floats, tokens: Floats) -> NDArray[np.bool_]:
-        """Knots to learn afresh because some range of batch sizes has deviated for too long, [G].
+        """Knots to learn afresh because some range of batch sizes has deviated for too long, [knots visited].
 
         Args:
-            rows, tokens: what happened between one completion and the next, see `_between_completions`.
+            rows, tokens: what happened between one completion and the next, `between_completions`.
         """
-        predicted = rows @ self._shape
-        mean_knot = (rows @ np.arange(GRID.size)) / rows.sum(axis=1)
+        knots = len(rows)
+        predicted = self._shape[:knots] @ rows
+        mean_knot = np.arange(knots) @ rows / rows.sum(axis=0)
         band = np.clip(mean_knot / KNOTS_PER_BAND, 0, BANDS - 1).astype(np.int64)
         seen, should = np.bincount(band, tokens, BANDS), np.bincount(band, predicted, BANDS)
         live = (seen > 0) & (should > 0)
         if not live.any():
-            return np.zeros(GRID.size, dtype=np.bool_)
+            return np.zeros(knots, dtype=np.bool_)
         deviation = np.zeros(BANDS)
         deviation[live] = np.log(seen[live] / should[live])
         surprise = np.clip(deviation / self._shape_noise, -LARGEST_SURPRISE, LARGEST_SURPRISE)
-        moved = self._shape_alarms + np.stack((surprise, -surprise)) - DRIFT_ALLOWED
+        moved = self._shape_alarms + np.array((surprise, -surprise)) - DRIFT_ALLOWED
         self._shape_alarms = np.where(live, np.maximum(0.0, moved), self._shape_alarms)
         noise = np.maximum(LEAST_NOISE, _averaged(self._shape_noise, np.abs(deviation)))
         self._shape_noise = np.where(live, noise, self._shape_noise)
         if not (self._shape_alarms >= ALARM_AT).any():
-            return np.zeros(GRID.size, dtype=np.bool_)
+            return np.zeros(knots, dtype=np.bool_)
         self.changes += 1
         self._shape_alarms[:] = 0.0
         self._changing = CHANGING_STEPS
         self._level_steps = 0.0
-        return np.asarray(rows.sum(axis=0) > 0)  # all that was visited: one engine serves every batch size
+        return np.asarray(rows.sum(axis=1) > 0)  # all that was visited: one engine serves every batch size
 
     def _solve(self, target: Floats) -> Floats:
         """v at all knots: least squares, non-negative, not rising, smooth where nothing is known, [G]."""
         top = self._top() + 1
-        matrix = self._matrix[:top, :top].copy()
-        if top > 2:
-            bend = np.diff(np.eye(top), n=2, axis=0)
-            matrix += SMOOTHNESS * matrix.trace() / top * bend.T @ bend
-        upper = np.triu(np.ones((top, top)))  # v = upper @ d with d >= 0 does not rise
-        drops = nonnegative_quadratic(upper.T @ matrix @ upper, upper.T @ target[:top])
-        speed = upper @ drops
+        matrix = self._matrix[:top, :top]
+        matrix = matrix + SMOOTHNESS * matrix.trace() / top * _bends(top)
+        # v is the sum of all later drops d >= 0, and so does not rise: v = U d, U' M U is summed up along both axes.
+        drops = nonnegative_quadratic(matrix.cumsum(axis=0).cumsum(axis=1), target[:top].cumsum())
+        speed = drops[::-1].cumsum()[::-1]
         positive = speed[speed > 0]
         if not positive.size:
             return self._shape
@@ -282,41 +287,30 @@ class OnlineTau:
         self._curve = None
 
 
+@cache
+def _bends(knots: int) -> Floats:
+    """Matrix of the squared second differences of a vector, [knots, knots]."""
+    bend = np.diff(np.eye(knots), n=2, axis=0) if knots > 2 else np.zeros((0, knots))
+    return np.asarray(bend.T @ bend)
+
+
 def _averaged(noise: Floats, deviation: Floats) -> Floats:
     """A new step's deviation taken into the estimate of noise; an absurd one counts as 100 %."""
     return noise + NEW_WEIGHT * (np.minimum(deviation, 1.0) - noise)
 
 
-def _between_completions(
-    rows: Floats, tokens: Floats, replica: NDArray[np.int64], started: Floats, ended: Floats
-) -> tuple[Floats, Floats]:
-    """Equations of what happened between one completion on a replica and the next, [K, G] and [K].
-
-    The difference of two requests that started together is what the longer one did after the other had ended: a short
-    stretch at about one batch size, where a whole request is an average over all of them.
-    """
-    order = np.lexsort((ended, replica))
-    later, sooner = order[1:], order[:-1]
-    lasted = ended[later] - started[later]
-    together = np.abs(started[later] - started[sooner]) <= STARTED_TOGETHER * lasted
-    pairs = (replica[later] == replica[sooner]) & together
-    later, sooner = later[pairs], sooner[pairs]
-    rows, tokens = rows[later] - rows[sooner], tokens[later] - tokens[sooner]
-    sound = (tokens > 0) & (rows.sum(axis=1) > 0)
-    return np.maximum(rows[sound], 0.0), tokens[sound]
-
-
 def nonnegative_quadratic(matrix: Floats, target: Floats) -> Floats:
     """The d >= 0 that minimises d' M d / 2 - target' d, by block pivoting; M symmetric and non-negative definite."""
     size = target.size
-    matrix = matrix + np.eye(size) * (1e-12 * matrix.trace() / size)
+    matrix = matrix.copy()
+    matrix.flat[:: size + 1] += 1e-12 * matrix.trace() / size
     free = np.ones(size, dtype=np.bool_)
     solution = np.zeros(size)
     for _ in range(4 * size):
         solution = np.zeros(size)
         index = np.flatnonzero(free)
         if index.size:
-            solution[index] = np.linalg.solve(matrix[np.ix_(index, index)], target[index])
+            solution[index] = np.linalg.solve(matrix[index[:, None], index], target[index])
         negative = free & (solution < 0)
         if negative.any():
             free &= ~negative
@@ -328,24 +322,3 @@ def nonnegative_quadratic(matrix: Floats, target: Floats) -> Floats:
             break
         free[best] = True
     return np.maximum(solution, 0.0)
-
-
-def _equations(table: SessionTable) -> Floats:
-    """Seconds each session spent at each knot, [sessions, G]: its tokens are this times v."""
-    count = table.tokens.size
-    replica = np.concatenate((table.replica, table.replica))
-    time = np.concatenate((table.started_s, table.ended_s))
-    order = np.lexsort((time, replica))
-    change = np.where(order < count, 1, -1)
-    batch = np.cumsum(change)[:-1]
-    lasted = np.where(batch > 0, np.diff(time[order]), 0.0)  # between replicas nothing is active
-    low = np.clip(np.searchsorted(GRID, batch, side="right") - 1, 0, GRID.size - 2)
-    share = np.clip((batch - GRID[low]) / (GRID[low + 1] - GRID[low]), 0.0, 1.0)
-    spent = np.zeros((2 * count, GRID.size))
-    row = np.arange(1, 2 * count)
-    spent[row, low] = lasted * (1.0 - share)
-    spent[row, low + 1] += lasted * share
-    reached = np.cumsum(spent, axis=0)
-    place = np.empty(2 * count, dtype=np.int64)
-    place[order] = np.arange(2 * count)
-    return np.asarray(reached[place[count:]] - reached[place[:count]])

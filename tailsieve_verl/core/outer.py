@@ -38,7 +38,7 @@ def candidates(
     low, high = max(1, present.m - RADIUS), min(predictor.replicas - 1, present.m + RADIUS)
     splits = list(range(low, high + 1))
     if far:
-        best = best_split(predictor)
+        best = best_split(predictor, present.m)
         if best is not None and not low <= best.m <= high:
             splits.append(best.m)
     found = []
@@ -56,13 +56,21 @@ def candidates(
     return found
 
 
-def best_split(predictor: Predictor) -> Prediction | None:
-    """The split with the least predicted makespan over all m, each with its own q; ``None`` if there is no split."""
+def best_split(predictor: Predictor, near: int = 1) -> Prediction | None:
+    """The split with the least predicted makespan over all m, each with its own q; ``None`` if there is no split.
+
+    Args:
+        near: an m that is likely to be good. It saves time, because others are dropped once they are surely worse.
+    """
     most = predictor.replicas - 1
     if most < 1 or predictor.n_groups < 2:
         return None
     if most <= EVERY_M_UP_TO:
-        return min((predictor.best_q(m) for m in range(1, most + 1)), key=lambda p: p.mean_s)
+        best = predictor.best_q(near)
+        for m in sorted(range(1, most + 1), key=lambda m: abs(m - near)):
+            if not predictor.slower(m, best.mean_s):
+                best = min(best, predictor.best_q(m), key=lambda p: p.mean_s)
+        return best
     grid = np.unique(np.geomspace(1, most, GRID).round().astype(int)).tolist()
     best = min((predictor.best_q(m) for m in grid), key=lambda p: p.mean_s)
     stride = max(1, best.m // 4)

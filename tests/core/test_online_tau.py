@@ -86,6 +86,16 @@ def test_what_is_not_visited_is_not_forgotten():
     assert worst(tau, DENSE) < 0.05
 
 
+def test_slowness_is_told_by_replica_and_by_the_curve_as_it_was_before():
+    tau = OnlineTau()
+    assert not tau.observe(table(DENSE, 0)).ratio.size
+    slow = tau.observe(table(DENSE, 1, slow=1.5))
+    assert slow.replica.tolist() == [0, 1, 2, 3]
+    assert slow.tokens.sum() == table(DENSE, 1).tokens.sum()
+    assert slow.ratio == pytest.approx([1.5] * 4, rel=0.05)
+    assert tau.observe(table(DENSE, 2, slow=1.5), DENSE).ratio == pytest.approx([1.5] * 4, rel=0.02)
+
+
 def test_nothing_is_known_and_trusted_at_first():
     tau = OnlineTau()
     assert tau.curve is None

@@ -25,8 +25,9 @@ def predictor(seed=0, replicas=8, groups=64, **options):
 
 @pytest.mark.parametrize(("placement", "granularity"), [(UniformGroup, "group"), (VerlDefault, "request")])
 @pytest.mark.parametrize("replicas", [1, 3, 8])
-def test_pools_end_as_the_cost_model_says(placement, granularity, replicas):
-    lengths = scenarios(pools=2, groups=13, n=5).first
+@pytest.mark.parametrize("scale", [1.0, 1.0123456789])
+def test_pools_end_as_the_cost_model_says(placement, granularity, replicas, scale):
+    lengths = scenarios(pools=2, groups=13, n=5).first * scale
     finish, ends = pool_ends(lengths, replicas, granularity, DENSE)
     for pool in range(2):
         where = placement().place(lengths[pool], replicas)
@@ -133,6 +134,25 @@ def test_the_best_split_of_all_is_found_also_among_many_replicas():
     large = Predictor(scenarios(groups=128), DENSE, 128, 40)
     assert best_split(large).mean_s <= 1.02 * min(large.best_q(m).mean_s for m in range(1, 40))
     assert best_split(predictor(replicas=1)) is None
+
+
+@pytest.mark.parametrize("near", range(1, 8))
+def test_where_the_search_starts_changes_nothing(near):
+    fresh = predictor(seed=near)
+    found = best_split(predictor(seed=near), near)
+    assert (found.q, found.m) == (best_split(fresh).q, best_split(fresh).m)
+    for m in range(7, 0, -1):
+        assert fresh.best_q(m).q == predictor(seed=near).best_q(m).q
+
+
+@given(st.integers(0, 50), st.integers(1, 3), st.floats(0.8, 1.2))
+@settings(max_examples=25, deadline=None)
+def test_an_m_is_dropped_only_if_every_q_is_slower(seed, m, factor):
+    model = predictor(seed, replicas=4, groups=16)
+    best = min(model.split(q, m).mean_s for q in range(1, 9))
+    assert not model.slower(m, best)
+    assert model.slower(m, best * factor) <= (factor < 1.0)
+    assert model.slower(m, 0.5 * best)
 
 
 def test_a_flat_curve_leaves_nothing_to_gain():

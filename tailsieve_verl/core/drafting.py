@@ -1,0 +1,120 @@
+"""What engines drafted in a step, and whether acceptance has collapsed.
+
+A drafter whose weights were lost or have gone stale still gives correct output: every draft is rejected, and the run
+only crawls. So acceptance is watched, and a fall says so.
+
+Invariants: counts only add up; an alarm is raised once for a fall, and again only after acceptance had recovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Share of drafted tokens accepted below which drafts are as good as random: no drafter in use is that bad.
+NEAR_ZERO = 0.03
+#: A fall of the accepted share by more than this is no drift of the policy: a drafter lost at a sync was seen to fall
+#: from 2.71 tokens a step to 1.00.
+MOST_FALL = 0.30
+#: Drafted tokens in a step below which its share says too little.
+FEWEST = 100
+#: Weight of a new step in the level that later ones are compared with.
+WEIGHT = 0.3
+
+
+@dataclass
+class DraftCounts:
+    """Counts of one pool in one step.
+
+    Attributes:
+        deepest: depth at launch, D.
+        depths: engine steps by (running batch size, depth scheduled).
+        times: of those that only decoded, (how many, seconds in sum).
+        drafts: [D+1, D+1] drafts by tokens proposed and accepted.
+    """
+
+    deepest: int
+    depths: dict[tuple[int, int], int] = field(default_factory=dict)
+    times: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
+    drafts: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.drafts = np.zeros((self.deepest + 1, self.deepest + 1), dtype=np.int64)
+
+    def add(
+        self,
+        steps: Iterable[Sequence[int]],
+        drafts: Iterable[Sequence[int]],
+        times: Iterable[tuple[int, int, int, float]] = (),
+    ) -> None:
+        """Add an engine's (batch, depth, count), (proposed, accepted, count) and (batch, depth, count, seconds)."""
+        for batch, depth, count in steps:
+            self.depths[batch, depth] = self.depths.get((batch, depth), 0) + count
+        for proposed, accepted, count in drafts:
+            self.drafts[proposed, accepted] += count
+        for batch, depth, count, seconds in times:
+            known = self.times.get((batch, depth), (0, 0.0))
+            self.times[batch, depth] = (known[0] + count, known[1] + seconds)
+
+    @property
+    def steps(self) -> int:
+        """Engine steps counted."""
+        return sum(self.depths.values())
+
+    @property
+    def drafted(self) -> int:
+        """Tokens proposed."""
+        return int(self.drafts.sum(axis=1) @ np.arange(self.deepest + 1))
+
+    @property
+    def accepted(self) -> int:
+        """Tokens of drafts that were accepted."""
+        return int(self.drafts.sum(axis=0) @ np.arange(self.deepest + 1))
+
+    @property
+    def mean_depth(self) -> float:
+        """Depth scheduled, mean over requests in steps."""
+        weights = sum(batch * count for (batch, _), count in self.depths.items())
+        return sum(batch * depth * count for (batch, depth), count in self.depths.items()) / max(weights, 1)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens a verification yields, the target's own one included; 1 if nothing was ever accepted."""
+        return 1.0 + self.accepted / max(int(self.drafts.sum()), 1)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted share of the tokens proposed."""
+        return self.accepted / max(self.drafted, 1)
+
+
+@dataclass
+class AcceptanceWatch:
+    """Compares a route's acceptance with its own past."""
+
+    level: float | None = None
+    alarmed: bool = False
+
+    def see(self, counts: DraftCounts) -> str:
+        """Take in a step; returns why it is alarming, empty if it is not or has been said already."""
+        if counts.drafted < FEWEST:
+            return ""
+        rate = counts.acceptance_rate
+        alarm = ""
+        if rate < NEAR_ZERO:
+            alarm = (
+                f"{rate:.1%} of {counts.drafted} drafted tokens were accepted: the drafter's weights are lost or wrong"
+            )
+        elif self.level is not None and rate < (1 - MOST_FALL) * self.level:
+            alarm = (
+                f"the accepted share fell from {self.level:.0%} to {rate:.0%}: the drafter no longer fits the policy"
+            )
+        if alarm:
+            again, self.alarmed = self.alarmed, True
+            return "" if again else alarm
+        self.alarmed = False
+        self.level = rate if self.level is None else (1 - WEIGHT) * self.level + WEIGHT * rate
+        return ""
