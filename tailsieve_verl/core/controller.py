@@ -42,6 +42,9 @@ __all__ = ["Controller", "ControllerConfig"]
 SWITCH_WINDOW = 100  # steps over which switches are counted
 GUARD_RESERVE = 2  # switches of the limit kept for the guard and for leaving to uniform
 EXCESS_STEPS = 15  # last steps that the guard averages: no longer stretch may be slower than uniform
+# Excess that the guard asks for after the first step: stragglers it cut have not run again, and uniform, which would
+# have waited for them, was then predicted up to 40 % too fast. A start on a single bulk replica exceeds it by far.
+FIRST_EXCESS = 0.6
 GUARD_STEPS = 3  # measured steps under one split before the guard believes them
 # Gain asked for on top when the outer loop lowers q by all of N: what groups that were cut would have taken is imputed,
 # which is accurate to 1 % where few were, but was found up to 10 % too low where it was a quarter of them.
@@ -188,7 +191,8 @@ class Controller:
         present = predictor.split(self.q, self.m)
         excess, error = present.mean_s / uniform.mean_s - 1.0, uniform.gain_over(present, prior_pools=0)[1]
         doubt = self.config.noise_margin * error * present.mean_s / uniform.mean_s
-        if excess - doubt > config.guard_excess:
+        known = self.evidence.history.groups > 0
+        if excess - doubt > (config.guard_excess if known else max(config.guard_excess, FIRST_EXCESS)):
             options = [predictor.best_q(m) for m in (self.m - 1, self.m, self.m + 1) if 1 <= m < predictor.replicas]
             best = min(options, key=lambda p: p.mean_s)
             if not self._worth(best, uniform, config.enter_gain):
