@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from tailsieve_verl.config.errors import PREFIX, TailSieveConfigError
+from tailsieve_verl.config.speculation import SpeculationConfig, parse_speculation
 from tailsieve_verl.core.controller import Controller, ControllerConfig
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy, Policy, PolicyContext, check_split
 from tailsieve_verl.curves import load_curve
 
-PREFIX = "trainer.v1.tailsieve"
+__all__ = ["PREFIX", "TailSieveConfig", "TailSieveConfigError", "build_policy", "parse", "resolve_split"]
+
 POLICIES = ("controller", "inner_loop", "fixed", "uniform_group")
 PLACEMENTS = ("group", "request")
 SWITCHES = ("reoptimise_q", "search_far", "predicted_test", "guard", "reenter", "record")
@@ -24,10 +27,6 @@ CONTROLLER_SETTINGS = (
     *("inner_gain", "outer_gain", "enter_gain", "guard_excess", "switch_limit"),
 )
 GAINS = ("inner_gain", "outer_gain", "enter_gain", "guard_excess")
-
-
-class TailSieveConfigError(ValueError):
-    """A setting is wrong; the message is one sentence that names the key, the value and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ class TailSieveConfig:
         sync_deadline_s: the same for a weight sync, an abort, or putting the engines to sleep.
         health_interval_s: how often the replicas are asked whether they are alive while a rollout is awaited.
         record: write ``tailsieve/steps.jsonl`` beside the checkpoints.
+        speculation: speculative decoding by route, see :mod:`~tailsieve_verl.config.speculation`.
     """
 
     policy: str = "controller"
@@ -73,6 +73,7 @@ class TailSieveConfig:
     sync_deadline_s: float = 1800.0
     health_interval_s: float = 20.0
     record: bool = True
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
 
 def parse(raw: Mapping[str, Any] | None) -> TailSieveConfig:
@@ -182,6 +183,10 @@ def _converted(key: str, value: Any) -> Any:
         return value
     if key == "schedule":
         return _schedule(value)
+    if key == "speculation":
+        if value is not None and not isinstance(value, Mapping):
+            raise TailSieveConfigError(f"{PREFIX}.speculation={value} must be a mapping, for example {{method: mtp}}.")
+        return parse_speculation(value)
     return value
 
 

@@ -24,14 +24,17 @@ from tailsieve_verl.core.checks import as_count
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.drafting import DraftCounts
 from tailsieve_verl.core.online_tau import nonnegative_quadratic
-from tailsieve_verl.core.speculation import Acceptance, DepthTable, SpeculationCosts, TableChoice, best_table
+from tailsieve_verl.core.speculation import Acceptance, DepthTable, SpeculationCosts, TableChoice, best_table, tries
 
 Floats = NDArray[np.float64]
 
-FADE = 0.8  # weight of a step's counts one step later: policies drift, and acceptance with them
+MOST_PAST = 3.0  # past tries of a draft position count at most this many times a step's: acceptance moves with policies
+FEW_TRIES = 30.0  # a step with fewer tries of a position leaves the past alone
+TIMES_FADE = 0.98  # the same of step times: engines stay as they are, and other depths are visited rarely
 KNEES = (8.0, 32.0, 128.0, 512.0)  # tokens in a forward pass at which its cost may turn
 ENOUGH = 30.0  # faded engine steps at a depth before it counts as seen
 PROBE_EVERY = 50
+LEAST_STEPS = 0.05  # faded engine steps below which a cell is forgotten
 CELLS = 4096  # (batch, depth) cells kept
 
 
@@ -57,7 +60,7 @@ class DraftPlanner:
     def __init__(self, deepest: int, largest: int) -> None:
         self.deepest, self.largest = as_count(deepest, "deepest", 1), as_count(largest, "largest", 1)
         self._cells: dict[tuple[int, int], tuple[float, float]] = {}  # (batch, depth): steps, seconds; faded
-        self._drafts = np.zeros((deepest + 1, deepest + 1))
+        self._tried, self._passed = np.zeros(deepest), np.zeros(deepest)
         self._steps = 0
         self._table = DepthTable.constant(deepest)
         self._choice: TableChoice | None = None
@@ -74,17 +77,17 @@ class DraftPlanner:
 
     @property
     def acceptance(self) -> Acceptance:
-        return Acceptance.from_counts(self._drafts)
+        return Acceptance.from_tries(self._tried, self._passed)
 
     def observe(self, counts: DraftCounts) -> DepthTable:
         """Take in a step's counts; returns the table of the next step."""
         self._steps += 1
-        self._cells = {cell: (n * FADE, s * FADE) for cell, (n, s) in self._cells.items() if n * FADE > 0.05}
+        self._cells = {c: (n * TIMES_FADE, s * TIMES_FADE) for c, (n, s) in self._cells.items() if n > LEAST_STEPS}
         for cell, (n, seconds) in counts.times.items():
             kept = self._cells.get(cell, (0.0, 0.0))
             if cell in self._cells or len(self._cells) < CELLS:
                 self._cells[cell] = (kept[0] + n, kept[1] + seconds)
-        self._drafts = self._drafts * FADE + counts.drafts
+        self._take_drafts(counts)
         self._table = self._probe() or self._best()
         return self._table
 
@@ -103,19 +106,25 @@ class DraftPlanner:
     def state_dict(self) -> dict[str, Any]:
         return {
             "cells": [[b, d, n, s] for (b, d), (n, s) in self._cells.items()],
-            "drafts": self._drafts.tolist(),
+            "tried": self._tried.tolist(),
+            "passed": self._passed.tolist(),
             "steps": self._steps,
             "table": [list(entry) for entry in self._table.entries],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; one of engines with another launch depth is ignored."""
-        drafts = np.array(state["drafts"], dtype=np.float64)
-        if drafts.shape != self._drafts.shape:
+        if len(state["tried"]) != self.deepest:
             return
-        self._drafts, self._steps = drafts, int(state["steps"])
+        self._tried, self._passed = np.array(state["tried"], float), np.array(state["passed"], float)
+        self._steps = int(state["steps"])
         self._cells = {(int(b), int(d)): (n, s) for b, d, n, s in state["cells"]}
         self._table = DepthTable(tuple((int(b), int(d)) for b, d in state["table"]))
+
+    def _take_drafts(self, counts: DraftCounts) -> None:
+        tried, passed = tries(counts.drafts)
+        past = np.where(tried >= FEW_TRIES, np.minimum(1.0, MOST_PAST * tried / np.maximum(self._tried, 1.0)), 1.0)
+        self._tried, self._passed = self._tried * past + tried, self._passed * past + passed
 
     def _seen(self) -> list[int]:
         """Depths with enough engine steps."""

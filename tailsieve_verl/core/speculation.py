@@ -57,27 +57,33 @@ class Acceptance:
         return total
 
     @classmethod
-    def from_counts(cls, counts: ArrayLike, *, prior: float = 0.5, weight: float = 2.0) -> Acceptance:
-        """Estimate from what an engine counted.
+    def from_tries(cls, tried: ArrayLike, passed: ArrayLike, *, prior: float = 0.5, weight: float = 2.0) -> Acceptance:
+        """Estimate from how often each position was tried and accepted, [D] each (see `tries`).
 
         Args:
-            counts: [D+1, D+1], drafts by tokens proposed (row) and accepted (column); accepted <= proposed.
-            prior, weight: a rate assumed, and the drafts it counts for, so that a position seen twice says little.
-
-        Raises:
-            ValueError: not square, negative, empty, or more accepted than proposed.
+            prior, weight: a rate assumed, and the tries it counts for, so that a position tried twice says little.
         """
-        seen = np.asarray(counts, dtype=np.float64)
-        if seen.ndim != 2 or seen.shape[0] != seen.shape[1] or seen.shape[0] < 2:
-            raise ValueError(f"counts must be [D+1, D+1] with D at least 1, got shape {seen.shape}")
-        if seen.min() < 0 or np.triu(seen, 1).any():
-            raise ValueError("counts must not be negative, nor have more tokens accepted than proposed")
-        rates = []
-        for k in range(1, seen.shape[0]):
-            tried = seen[k:, k - 1 :].sum()  # proposed at least k, and the k - 1 before were accepted
-            passed = seen[k:, k:].sum()
-            rates.append(float((passed + prior * weight) / (tried + weight)))
-        return cls(tuple(rates))
+        rates = (np.asarray(passed, float) + prior * weight) / (np.asarray(tried, float) + weight)
+        return cls(tuple(rates.tolist()))
+
+
+def tries(counts: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How often each draft position came to be judged, and was accepted, [D] each.
+
+    Args:
+        counts: [D+1, D+1], drafts by tokens proposed (row) and accepted (column); accepted <= proposed.
+
+    Raises:
+        ValueError: not square, negative, empty, or more accepted than proposed.
+    """
+    seen = np.asarray(counts, dtype=np.float64)
+    if seen.ndim != 2 or seen.shape[0] != seen.shape[1] or seen.shape[0] < 2:
+        raise ValueError(f"counts must be [D+1, D+1] with D at least 1, got shape {seen.shape}")
+    if seen.min() < 0 or np.triu(seen, 1).any():
+        raise ValueError("counts must not be negative, nor have more tokens accepted than proposed")
+    depths = range(1, seen.shape[0])
+    tried = np.array([seen[k:, k - 1 :].sum() for k in depths])  # k proposed, the k - 1 before accepted
+    return tried, np.array([seen[k:, k:].sum() for k in depths])
 
 
 @dataclass(frozen=True)

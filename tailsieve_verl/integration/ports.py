@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ray
@@ -118,10 +118,24 @@ class RayReplicas:
         """Raise ReplicaDiedError unless every replica answers and its engine is alive."""
         self._each(range(len(self._replicas)), "check")
 
-    def _each(self, ranks: Sequence[int], method: str, **kwargs: Any) -> list[Any]:
+    def set_draft_depths(self, tables: Mapping[int, list[int]]) -> dict[int, list[int]]:
+        """Give replicas their depth tables; returns what each now uses."""
+        ranks = sorted(tables)
+        return dict(zip(ranks, self._each(ranks, "set_draft_depths", each={r: tables[r] for r in ranks}), strict=True))
+
+    def draft_reports(self, replicas: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """What each replica's engine drafted since the last report."""
+        return dict(zip(replicas, self._each(replicas, "draft_report"), strict=True))
+
+    def _each(
+        self, ranks: Sequence[int], method: str, each: Mapping[int, Any] | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """Call a method of these replicas, with an argument of its own for each where ``each`` has them."""
+
         async def one(rank: int, method: str, **kwargs: Any) -> Any:
+            own = () if each is None or method == "check" else (each[rank],)
             try:
-                return await getattr(self._replicas[rank], method)(**kwargs)
+                return await getattr(self._replicas[rank], method)(*own, **kwargs)
             except Exception as error:
                 fatal = describe_fatal(error)
                 if fatal is None:

@@ -20,6 +20,7 @@ from packaging.version import Version
 
 from tailsieve_verl.config.schema import PREFIX, TailSieveConfigError, build_policy, parse
 from tailsieve_verl.integration import checkpoint
+from tailsieve_verl.integration.speculation_checks import check_speculation
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def check(config: DictConfig) -> None:
         TailSieveConfigError: a setting is wrong.
         CheckpointError: the checkpoint to resume from cannot be continued.
     """
-    check_versions()
+    vllm = check_versions()
     _check_trainer(config)
     _check_rollout(config)
     n_groups = _positive(config, "data.train_batch_size", "N, the prompt groups of an update batch")
@@ -63,6 +64,7 @@ def check(config: DictConfig) -> None:
     raw = OmegaConf.select(config, PREFIX)
     settings = parse(OmegaConf.to_container(raw, resolve=True) if raw is not None else None)  # type: ignore[arg-type]
     build_policy(settings, n_groups, replicas)
+    check_speculation(config, settings.speculation, vllm)
     if replicas == 1 or n_groups == 1:
         what = "one rollout replica" if replicas == 1 else "one prompt group a batch"
         logger.warning("tailsieve: %s leaves nothing to route, the run is uniform.", what)
@@ -90,8 +92,8 @@ def check_plugin() -> None:
     )
 
 
-def check_versions() -> None:
-    """Whether the installed verl and vLLM are ones we know."""
+def check_versions() -> Version:
+    """Whether the installed verl and vLLM are ones we know; returns vLLM's version."""
     verl = Version(metadata.version("verl"))
     if not VERL_MIN <= verl < VERL_BELOW:
         raise TailSieveConfigError(f"verl {verl} is installed, TailSieve needs verl 0.9.x; install verl==0.9.1.")
@@ -106,6 +108,7 @@ def check_versions() -> None:
             ) from None
     if vllm < VLLM_MIN:
         raise TailSieveConfigError(f"vLLM {vllm} is installed, TailSieve needs {VLLM_MIN} or newer; upgrade it.")
+    return vllm
 
 
 def count_replicas(config: DictConfig) -> int:

@@ -16,6 +16,8 @@ import ray
 from verl.workers.rollout.llm_server import LLMServerManager
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
+from tailsieve_verl.integration.speculation import for_replica
+
 
 class TailSieveHttpServer(vLLMHttpServer):
     """vLLM server actor of a replica."""
@@ -29,6 +31,27 @@ class TailSieveHttpServer(vLLMHttpServer):
         if self.node_rank == 0:
             await self.engine.check_health()
         return {"pid": os.getpid(), "version": -1 if self.global_steps is None else int(self.global_steps)}
+
+    def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
+        super()._preprocess_engine_kwargs(engine_kwargs)
+        for_replica(engine_kwargs, self.replica_rank)
+
+    def _resolve_sleep_level(self) -> int:
+        # Level 2 throws weights away: verl sends the target's again, and nobody sends a drafter's.
+        return 1 if self._drafter_has_weights() else super()._resolve_sleep_level()
+
+    def _drafter_has_weights(self) -> bool:
+        settings = (self.config.get("engine_kwargs", {}) or {}).get("vllm", {}) or {}
+        method = (settings.get("speculative_config") or {}).get("method")
+        return method not in (None, "ngram", "suffix")
+
+    async def set_draft_depths(self, depths: list[int]) -> list[int]:
+        """Give the engine a depth table; returns the one it now uses."""
+        return await self.engine.engine_core.call_utility_async("tailsieve_set_draft_depths", depths)
+
+    async def draft_report(self) -> dict[str, Any]:
+        """What the engine drafted since the last report (see ``draft_scheduler``)."""
+        return await self.engine.engine_core.call_utility_async("tailsieve_draft_report")
 
 
 class TailSieveReplica(vLLMReplica):
@@ -45,6 +68,14 @@ class TailSieveReplica(vLLMReplica):
     async def check(self) -> list[dict[str, int]]:
         """Raise the server's own error if one of them, or its engine, is dead."""
         return list(await asyncio.gather(*[server.check.remote() for server in self.servers]))
+
+    async def set_draft_depths(self, depths: list[int]) -> list[int]:
+        """Give the replica's engine a depth table; returns the one it now uses."""
+        return await self.servers[0].set_draft_depths.remote(depths)
+
+    async def draft_report(self) -> dict[str, Any]:
+        """What the replica's engine drafted since the last report."""
+        return await self.servers[0].draft_report.remote()
 
 
 @contextmanager

@@ -27,12 +27,12 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
-from tailsieve_verl.config.schema import build_policy, parse
+from tailsieve_verl.config.schema import build_policy, parse, resolve_split
 from tailsieve_verl.core.ledger import Ledger
 from tailsieve_verl.core.lengths import LengthMonitor
 from tailsieve_verl.core.metrics import step_metrics
 from tailsieve_verl.core.plan import StepObservation
-from tailsieve_verl.integration import checkpoint, console, preflight
+from tailsieve_verl.integration import checkpoint, console, preflight, speculation
 from tailsieve_verl.integration.client import TailSieveLLMClient
 from tailsieve_verl.integration.context import ROUTED
 from tailsieve_verl.integration.deadline import RolloutStalledError, within
@@ -72,13 +72,25 @@ class TailSieveTrainer(PPOTrainerSync):
         self.n_groups = int(config.data.train_batch_size)
         self.policy = GuardedPolicy(build_policy(self.settings, self.n_groups, replicas))
         self.ledger = Ledger(max_retries=self.settings.max_retries)
+        self._configure_speculation(replicas)
         self.lengths = LengthMonitor(max_tokens=config.data.get("max_response_length"))
         self.run_record = RunRecord(config.trainer.default_local_dir, enabled=self.settings.record)
         self._step: RolloutStep | None = None
         self._history: list[dict[str, float]] = []
         self._reason = ""
+        self.depths: speculation.DepthControl | None = None
 
     # ---- set-up ---------------------------------------------------------------------------------------------------
+
+    def _configure_speculation(self, replicas: int) -> None:
+        """Add what the engines need to be launched with."""
+        spec = self.settings.speculation
+        m = resolve_split(self.settings, self.n_groups, replicas)[1]
+        settings = speculation.launch_settings(spec, replicas, m)
+        if settings:
+            with open_dict(self.config):
+                rollout = self.config.actor_rollout_ref.rollout
+                rollout.engine_kwargs = OmegaConf.merge(rollout.get("engine_kwargs") or {}, {"vllm": settings})
 
     def _build_replay_buffer(self) -> TailSieveReplayBuffer:
         from tailsieve_verl.integration.replay_buffer import TailSieveReplayBuffer
@@ -133,6 +145,10 @@ class TailSieveTrainer(PPOTrainerSync):
             health_interval_s=settings.health_interval_s,
             sync_deadline_s=settings.sync_deadline_s,
         )
+        spec = settings.speculation
+        if spec.enabled:
+            seats = int(self.config.actor_rollout_ref.rollout.max_num_seqs)
+            self.depths = speculation.DepthControl(spec, self.replica_port, seats)
         super().fit(agent_loop_manager)
         print("\n".join(console.summary(self._history)), flush=True)
 
@@ -148,6 +164,8 @@ class TailSieveTrainer(PPOTrainerSync):
         plan = self.policy.plan(
             step=self.global_steps, carried=len(self.ledger.carried), last=self.global_steps >= self.last_step
         )
+        if self.depths is not None:
+            self.depths.apply(plan)
         self._step = self.runner.open(plan)
         return {}
 
@@ -199,6 +217,8 @@ class TailSieveTrainer(PPOTrainerSync):
         metrics = step_metrics(observation, decision, carried_next=len(self.ledger.carried))
         metrics.update(trained_total=self.ledger.trained, dropped_total=self.ledger.dropped)
         metrics.update(self._bias_metrics(observation))
+        if self.depths is not None:
+            metrics.update(self.depths.collect(observation.plan))
         metrics["dispatch_s"] = self._step.dispatch_s
         metrics["decide_s"] = time.monotonic() - start
         metrics["overhead_s"] = metrics["dispatch_s"] + metrics["abort_s"] + metrics["decide_s"]
@@ -243,6 +263,7 @@ class TailSieveTrainer(PPOTrainerSync):
             "ledger": self.ledger.state_dict(),
             "stream": self.stream.state_dict(),
             "lengths": self.lengths.state_dict(),
+            "speculation": self.depths.state_dict() if self.depths is not None else None,
         }
         checkpoint.save(folder, state, {prompt: self.stream.rows[prompt] for prompt in waiting})
         super()._save_checkpoint()
@@ -257,6 +278,8 @@ class TailSieveTrainer(PPOTrainerSync):
         self.ledger.load_state_dict(state["ledger"])
         self.stream.load_state_dict(state["stream"], rows)
         self.lengths.load_state_dict(state["lengths"])
+        if self.depths is not None and state.get("speculation"):
+            self.depths.load_state_dict(state["speculation"])
         saved = {key: state["policy"].get(key) for key in self._policy_identity()}
         if saved == self._policy_identity():
             self.policy.load_state_dict(state["policy"]["state"])

@@ -12,6 +12,7 @@ from tailsieve_verl.core.speculation import (
     SpeculationCosts,
     best_table,
     effective_curve,
+    tries,
 )
 
 FLAT = DecodeCurve([1, 512], [0.01, 0.0101])
@@ -37,16 +38,16 @@ def test_counts_give_the_rates_that_made_them():
         while accepted < proposed and rng.random() < rates[accepted]:
             accepted += 1
         counts[proposed, accepted] += 1
-    assert Acceptance.from_counts(counts).rates == pytest.approx(rates, abs=0.02)
+    assert Acceptance.from_tries(*tries(counts)).rates == pytest.approx(rates, abs=0.02)
 
 
 def test_few_counts_say_little_and_wrong_ones_are_refused():
     nothing = np.zeros((3, 3))
-    assert Acceptance.from_counts(nothing).rates == (0.5, 0.5)
+    assert Acceptance.from_tries(*tries(nothing)).rates == (0.5, 0.5)
     with pytest.raises(ValueError, match="accepted than proposed"):
-        Acceptance.from_counts([[0, 1], [0, 0]])
+        tries([[0, 1], [0, 0]])
     with pytest.raises(ValueError, match="shape"):
-        Acceptance.from_counts([[1]])
+        tries([[1]])
 
 
 def test_tables_are_looked_up_from_below():

@@ -1,0 +1,117 @@
+"""vLLM scheduler whose draft depths can be replaced while it runs: a table by running batch size.
+
+vLLM reads its own table (`dynamic_sd_lookup`) afresh in every step, so swapping it takes effect from the next step on.
+The class is given to vLLM by its `scheduler_cls` setting. `EngineCore` gets two methods, as an engine is reached
+only by utility calls that name one; vLLM 0.24 to 0.33 have no other way in.
+
+Invariants
+    * A table covers batch sizes 0..max_num_seqs and never exceeds the depth that the engine was launched with.
+    * What `draft_report` says was counted in the engine: steps by (batch size, depth scheduled) and their
+      times, and drafts by tokens proposed and accepted.
+    * Output does not depend on the table: drafts are verified whatever their length.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.core import EngineCore
+
+
+class _DraftDepths:
+    """Mixed into vLLM's schedulers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.launch_depth: int = self.num_spec_tokens  # type: ignore[attr-defined]
+        self._scheduled: Counter[tuple[int, int]] = Counter()
+        self._drafts: Counter[tuple[int, int]] = Counter()
+        self._times: dict[tuple[int, int], list[float]] = {}
+        self._ended_s: float | None = None  # end of the last step, while requests are left
+        if self.launch_depth and self.dynamic_sd_lookup is None:  # type: ignore[has-type]
+            self.set_draft_depths([self.launch_depth])
+
+    def set_draft_depths(self, depths: list[int]) -> list[int]:
+        """Use these depths from the next step on; the last one holds for larger batches. Returns the table in force.
+
+        Raises:
+            ValueError: no drafter, an empty table, or a depth outside 0..launch depth.
+        """
+        if not self.launch_depth:
+            raise ValueError("the engine was launched without speculation: it has no draft depth to set")
+        if not depths or not all(0 <= d <= self.launch_depth for d in depths):
+            raise ValueError(f"depths must be in 0..{self.launch_depth} (the depth at launch), got {depths}")
+        size = int(self.scheduler_config.max_num_seqs) + 1  # type: ignore[attr-defined]
+        self.dynamic_sd_lookup = [int(d) for d in (*depths[:size], *[depths[-1]] * (size - len(depths)))]
+        return list(self.dynamic_sd_lookup)
+
+    def draft_report(self) -> dict[str, Any]:
+        """What was scheduled and drafted since the last report, and the table in force."""
+        report = {
+            "launch_depth": self.launch_depth,
+            "table": list(self.dynamic_sd_lookup or []),
+            "steps": [[batch, depth, count] for (batch, depth), count in sorted(self._scheduled.items())],
+            "drafts": [[proposed, taken, count] for (proposed, taken), count in sorted(self._drafts.items())],
+            "times": [[batch, depth, int(n), s] for (batch, depth), (n, s) in sorted(self._times.items())],
+        }
+        self._scheduled.clear()
+        self._drafts.clear()
+        self._times.clear()
+        return report
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if output.num_scheduled_tokens:
+            self._scheduled[len(output.num_scheduled_tokens), output.num_spec_tokens_to_schedule] += 1
+        return output
+
+    def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+        now, tokens = time.perf_counter(), scheduler_output.num_scheduled_tokens
+        # Between two ends lies one step, also where the next one is scheduled before this one has ended. Steps with a
+        # prompt in them are left out.
+        if self._ended_s is not None and tokens and max(tokens.values()) <= 1 + self.launch_depth:
+            cell = self._times.setdefault((len(tokens), scheduler_output.num_spec_tokens_to_schedule), [0, 0.0])
+            cell[0] += 1
+            cell[1] += now - self._ended_s
+        self._ended_s = now if self.get_num_unfinished_requests() else None  # type: ignore[attr-defined]
+        return result
+
+    def make_spec_decoding_stats(
+        self, stats: Any, num_draft_tokens: int, num_accepted_tokens: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        if num_draft_tokens:
+            self._drafts[num_draft_tokens, num_accepted_tokens] += 1
+        return super().make_spec_decoding_stats(  # type: ignore[misc]
+            stats, num_draft_tokens, num_accepted_tokens, *args, **kwargs
+        )
+
+
+class DraftScheduler(_DraftDepths, Scheduler):
+    """vLLM's synchronous scheduler with replaceable depths."""
+
+
+class AsyncDraftScheduler(_DraftDepths, AsyncScheduler):
+    """vLLM's asynchronous scheduler with replaceable depths."""
+
+
+def make_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:
+    """What `scheduler_cls` names: the variant that the engine's scheduling asks for."""
+    kind = AsyncDraftScheduler if vllm_config.scheduler_config.async_scheduling else DraftScheduler
+    return kind(vllm_config, *args, **kwargs)
+
+
+def _set_draft_depths(self: EngineCore, depths: list[int]) -> list[int]:
+    return self.scheduler.set_draft_depths(depths)  # type: ignore[attr-defined]
+
+
+def _draft_report(self: EngineCore) -> dict[str, Any]:
+    return self.scheduler.draft_report()  # type: ignore[attr-defined]
+
+
+EngineCore.tailsieve_set_draft_depths = _set_draft_depths  # type: ignore[attr-defined]
+EngineCore.tailsieve_draft_report = _draft_report  # type: ignore[attr-defined]

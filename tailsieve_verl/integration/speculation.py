@@ -1,0 +1,168 @@
+"""Speculative decoding of the replicas: launch settings, and the depth table that each replica's pool asks for.
+
+    trainer set-up     launch_settings -> rollout.engine_kwargs.vllm of every replica
+    before a step      DepthControl.apply(plan): replicas whose table differs from their pool's get it, and say so
+    after a step       DepthControl.collect(plan): what the engines drafted, by pool -> metrics, alarms, next tables
+
+Invariants
+    * A step starts only after every replica has confirmed the table of its pool; another answer is an error.
+    * What is reported was counted by the engines, never taken from the configuration.
+    * An alarm is raised once for a fall; with ``on_alarm=off`` the route stops drafting and stays so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tailsieve_verl.config.speculation import ROUTES, SpeculationConfig
+from tailsieve_verl.core.draft_planner import DraftPlanner
+from tailsieve_verl.core.drafting import AcceptanceWatch, DraftCounts
+from tailsieve_verl.core.plan import StepPlan
+from tailsieve_verl.core.speculation import DepthTable
+
+logger = logging.getLogger(__name__)
+
+SCHEDULER = "tailsieve_verl.integration.draft_scheduler.make_scheduler"
+#: Key in engine_kwargs with the launch depth of each replica; our server takes it out again before vLLM sees it.
+DEPTHS_KEY = "tailsieve_launch_depths"
+
+
+class SpeculationError(RuntimeError):
+    """An engine does not do what it was told."""
+
+
+class DraftPort(Protocol):
+    """The engines' side, called synchronously; one entry for each replica asked."""
+
+    def set_draft_depths(self, tables: Mapping[int, list[int]]) -> dict[int, list[int]]: ...
+    def draft_reports(self, replicas: Sequence[int]) -> dict[int, dict[str, Any]]: ...
+
+
+def launch_settings(config: SpeculationConfig, replicas: int, m: int) -> dict[str, Any]:
+    """What to add to ``rollout.engine_kwargs.vllm``.
+
+    Args:
+        m: replicas of the deep band under ``control=launch``: the top ranks, where the tail pool is.
+    """
+    if not config.enabled:
+        return {}
+    spec: dict[str, Any] = {"method": config.method, "num_speculative_tokens": config.deepest, **config.extra}
+    if config.model:
+        spec["model"] = config.model
+    settings: dict[str, Any] = {"speculative_config": spec}
+    if config.control == "runtime":
+        settings["scheduler_cls"] = SCHEDULER
+    else:
+        assert config.bulk is not None
+        assert config.tail is not None
+        settings[DEPTHS_KEY] = [config.bulk(1)] * (replicas - m) + [config.tail(1)] * m
+    if config.has_weights:
+        settings["load_format"] = "auto"  # verl's default, dummy, would leave the drafter with random weights
+    return settings
+
+
+def for_replica(engine_kwargs: dict[str, Any], rank: int) -> None:
+    """Put in one replica's launch depth; depth 0 launches it without a drafter."""
+    depths = engine_kwargs.pop(DEPTHS_KEY, None)
+    if depths is None:
+        return
+    spec = dict(engine_kwargs["speculative_config"])
+    spec["num_speculative_tokens"] = int(depths[rank])
+    if spec["num_speculative_tokens"]:
+        engine_kwargs["speculative_config"] = spec
+    else:
+        del engine_kwargs["speculative_config"]
+
+
+@dataclass
+class DepthControl:
+    """Keeps every replica at its pool's table (module docstring).
+
+    Args:
+        max_num_seqs: largest running batch of an engine.
+    """
+
+    config: SpeculationConfig
+    port: DraftPort
+    max_num_seqs: int
+    tables: dict[str, DepthTable] = field(default_factory=dict)
+    watches: dict[str, AcceptanceWatch] = field(default_factory=lambda: {r: AcceptanceWatch() for r in ROUTES})
+    _in_force: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        full = DepthTable.constant(self.config.deepest)
+        self.tables = {route: getattr(self.config, route) or full for route in ROUTES}
+        self._moving = [route for route in ROUTES if getattr(self.config, route) is None]
+        self._planner = DraftPlanner(self.config.deepest, self.max_num_seqs) if self._moving else None
+
+    def apply(self, plan: StepPlan) -> None:
+        """Give each replica its pool's table.
+
+        Raises:
+            SpeculationError: an engine reports another table than it was given.
+        """
+        if self.config.control != "runtime":
+            return
+        wanted = {}
+        for route, ranks in (("tail", plan.tail_replicas), ("bulk", plan.bulk_replicas)):
+            wanted.update({rank: self.tables[route].as_list(self.max_num_seqs) for rank in ranks})
+        changed = {rank: table for rank, table in wanted.items() if self._in_force.get(rank) != table}
+        if not changed:
+            return
+        for rank, table in self.port.set_draft_depths(changed).items():
+            if list(table) != changed[rank]:
+                raise SpeculationError(
+                    f"rollout replica {rank} drafts by {list(table)[:8]}... after it was told {changed[rank][:8]}..."
+                )
+        self._in_force.update(changed)
+
+    def collect(self, plan: StepPlan) -> dict[str, float]:
+        """Metrics of the step that ended; raises alarms and moves tables that are ``auto``."""
+        pools = {"tail": list(plan.tail_replicas), "bulk": list(plan.bulk_replicas)}
+        metrics: dict[str, float] = {}
+        if self.config.control != "runtime":
+            return metrics
+        reports = self.port.draft_reports([rank for ranks in pools.values() for rank in ranks])
+        total = DraftCounts(self.config.deepest)
+        for route, ranks in pools.items():
+            counts = DraftCounts(self.config.deepest)
+            for rank in ranks:
+                report = reports[rank]
+                counts.add(report["steps"], report["drafts"], report["times"])
+                total.add(report["steps"], report["drafts"], report["times"])
+            if not counts.steps:
+                continue
+            metrics[f"spec_depth/{route}"] = counts.mean_depth
+            if counts.drafted:
+                metrics[f"spec_accept_length/{route}"] = counts.acceptance_length
+                metrics[f"spec_accept_rate/{route}"] = counts.acceptance_rate
+                self._watch(route, counts)
+        if self._planner is not None and total.steps:
+            table = self._planner.observe(total)
+            for route in self._moving:
+                self.tables[route] = table
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data; tables that do not move come from the configuration."""
+        return {"planner": None if self._planner is None else self._planner.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._planner is not None and state.get("planner"):
+            self._planner.load_state_dict(state["planner"])
+            for route in self._moving:
+                self.tables[route] = self._planner.table
+
+    def _watch(self, route: str, counts: DraftCounts) -> None:
+        alarm = self.watches[route].see(counts)
+        if not alarm:
+            return
+        off = self.config.on_alarm == "off"
+        what = "drafting is switched off there" if off else "it is left on (speculation.on_alarm=warn)"
+        logger.warning("tailsieve: speculation on the %s route: %s; %s.", route, alarm, what)
+        if off:
+            self.tables[route] = DepthTable.constant(0)
+            self._moving = [other for other in self._moving if other != route]

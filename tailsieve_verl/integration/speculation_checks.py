@@ -1,0 +1,120 @@
+"""What can be known to be wrong with speculative decoding before an engine starts; one sentence each.
+
+The facts by version are those of docs/speculation.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from packaging.version import Version
+
+from tailsieve_verl.config.errors import TailSieveConfigError
+from tailsieve_verl.config.speculation import SPECULATION, SpeculationConfig
+
+V2_HONOURS_DEPTH = Version("0.32")  # vLLM's model runner V2 ignores the scheduler's depth before
+HYBRID_DEPTH_0 = Version("0.29")  # depth 0 corrupts the state of linear attention layers before
+ROLLOUT = "actor_rollout_ref.rollout"
+#: Where model configurations say how many MTP layers they have.
+MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n_predict")
+
+
+def check_speculation(config: DictConfig, spec: SpeculationConfig, vllm: Version) -> None:
+    """Check a run's speculation against its model, its rollout settings and the installed vLLM.
+
+    Raises:
+        TailSieveConfigError: it cannot work, or would give wrong data.
+    """
+    if not spec.enabled:
+        return
+    rollout = config.actor_rollout_ref.rollout
+    _check_rollout(rollout, spec)
+    if spec.control == "runtime" and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and vllm < V2_HONOURS_DEPTH:
+        raise TailSieveConfigError(
+            f"vLLM {vllm} with VLLM_USE_V2_MODEL_RUNNER=1 ignores draft depths set at run time; unset it, "
+            f"upgrade to vLLM {V2_HONOURS_DEPTH}, or set {SPECULATION}.control=launch."
+        )
+    model = model_settings(str(config.actor_rollout_ref.model.path))
+    if model is not None:
+        _check_model(model, spec, vllm)
+    if spec.model is not None:
+        _check_drafter(spec)
+
+
+def model_settings(path: str) -> dict[str, Any] | None:
+    """A local model's config.json, its text part on top; ``None`` if the model is not a local folder."""
+    file = Path(path).expanduser() / "config.json"
+    if not file.is_file():
+        return None
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    return {**settings, **(settings.get("text_config") or {})}
+
+
+def _check_rollout(rollout: DictConfig, spec: SpeculationConfig) -> None:
+    if OmegaConf.select(rollout, "mtp.enable") and OmegaConf.select(rollout, "mtp.enable_rollout"):
+        raise TailSieveConfigError(
+            f"{ROLLOUT}.mtp.enable_rollout=True sets speculation of its own; set it to False or {SPECULATION}.method "
+            f"to none."
+        )
+    for key in ("speculative_config", "scheduler_cls"):
+        if OmegaConf.select(rollout, f"engine_kwargs.vllm.{key}") is not None:
+            raise TailSieveConfigError(
+                f"{ROLLOUT}.engine_kwargs.vllm.{key} is set beside {SPECULATION}.method={spec.method}; keep one."
+            )
+    parallel = int(rollout.get("data_parallel_size", 1) or 1)
+    if parallel > 1 and spec.control == "runtime":
+        raise TailSieveConfigError(
+            f"{ROLLOUT}.data_parallel_size={parallel}: ranks of one replica could choose different depths and wait for "
+            f"each other for ever; set it to 1, or {SPECULATION}.control=launch."
+        )
+    mode = rollout.get("logprobs_mode")
+    if mode is not None and str(mode).startswith("processed") and rollout.get("calculate_log_probs", False):
+        plain = (rollout.get("temperature", 1.0), rollout.get("top_p", 1.0), rollout.get("top_k", -1))
+        remedy = (
+            f"set {ROLLOUT}.logprobs_mode=raw_logprobs, which is the same at temperature 1, top_p 1 and top_k -1"
+            if tuple(map(float, plain)) == (1.0, 1.0, -1.0)
+            else f"set {ROLLOUT}.calculate_log_probs=False, as temperature, top_p or top_k change what raw ones mean"
+        )
+        raise TailSieveConfigError(
+            f"{ROLLOUT}.logprobs_mode={mode} gives wrong rollout log-probabilities under speculation; {remedy}."
+        )
+
+
+def _check_model(model: dict[str, Any], spec: SpeculationConfig, vllm: Version) -> None:
+    if spec.method == "mtp":
+        layers = next((int(model[key]) for key in MTP_KEYS if model.get(key)), 0)
+        if layers < 1:
+            raise TailSieveConfigError(
+                f"{SPECULATION}.method=mtp, but the model's config.json names no MTP layers ({', '.join(MTP_KEYS)}); "
+                f"choose another method or model."
+            )
+        if spec.deepest > layers and spec.deepest % layers:
+            raise TailSieveConfigError(
+                f"{SPECULATION}.deepest={spec.deepest} must be at most the model's {layers} MTP layers or a multiple."
+            )
+    hybrid = "linear_attention" in (model.get("layer_types") or ())
+    zero = any(table is not None and 0 in dict(table.entries).values() for table in (spec.bulk, spec.tail))
+    automatic = spec.bulk is None or spec.tail is None or spec.on_alarm == "off"
+    if hybrid and (zero or automatic) and spec.control == "runtime" and vllm < HYBRID_DEPTH_0:
+        raise TailSieveConfigError(
+            f"vLLM {vllm} corrupts models with linear attention at depth 0, which {SPECULATION} may choose; give "
+            f"depths of at least 1 with on_alarm=warn, or upgrade to vLLM {HYBRID_DEPTH_0}."
+        )
+
+
+def _check_drafter(spec: SpeculationConfig) -> None:
+    path = str(spec.model)
+    settings = model_settings(path)
+    if settings is None:
+        if path.startswith(("/", "~", ".")):
+            raise TailSieveConfigError(f"{SPECULATION}.model={path} has no config.json; give the drafter's folder.")
+        return
+    block = settings.get("block_size") or (settings.get("dflash_config") or {}).get("block_size")
+    if spec.method == "dflash" and block and spec.deepest > int(block) - 1:
+        raise TailSieveConfigError(
+            f"{SPECULATION}.deepest={spec.deepest} is more than the drafter's block of {block} less one; lower it."
+        )

@@ -1,0 +1,187 @@
+"""Depths of replicas against a fake of the engines: right tables at the right time; alarms; launch settings."""
+
+import logging
+
+import pytest
+from omegaconf import OmegaConf
+from packaging.version import Version
+
+from tailsieve_verl.config.errors import TailSieveConfigError
+from tailsieve_verl.config.speculation import parse_speculation
+from tailsieve_verl.core.policy import FixedPolicy, PolicyContext
+from tailsieve_verl.integration.speculation import (
+    SCHEDULER,
+    DepthControl,
+    SpeculationError,
+    for_replica,
+    launch_settings,
+)
+from tailsieve_verl.integration.speculation_checks import check_speculation
+
+SEATS, R = 8, 4
+
+
+class Engines:
+    """Engines that keep their tables, and report what a test puts in."""
+
+    def __init__(self):
+        self.tables, self.calls, self.accepted, self.disobey = {}, [], 0.8, False
+
+    def set_draft_depths(self, tables):
+        self.calls.append(sorted(tables))
+        self.tables.update({r: list(t) for r, t in tables.items()})
+        return {r: [0] if self.disobey else self.tables[r] for r in tables}
+
+    def draft_reports(self, replicas):
+        return {r: self._report(self.tables[r][1]) for r in replicas}
+
+    def _report(self, depth):
+        taken = round(300 * self.accepted)
+        drafts = [[depth, depth, taken], [depth, 0, 300 - taken]] if depth else []
+        return {"steps": [[1, depth, 300]], "drafts": drafts, "times": [[1, depth, 300, 3.0 + 0.3 * depth]]}
+
+
+def control(**raw):
+    engines = Engines()
+    return DepthControl(parse_speculation({"method": "ngram", **raw}), engines, SEATS), engines
+
+
+def plan(q, m, step=2):
+    return FixedPolicy(PolicyContext(16, R), q, m).plan(step=step, carried=q)
+
+
+def test_each_replica_gets_its_pool_s_table_and_only_when_it_changes():
+    depths, engines = control(depth={"bulk": 1, "tail": {1: 5, 4: 2}})
+    depths.apply(plan(4, 1))
+    assert engines.tables[3] == [5, 5, 5, 5, 2, 2, 2, 2, 2]
+    assert [engines.tables[r] for r in range(3)] == [[1] * 9] * 3
+    depths.apply(plan(4, 1))
+    depths.apply(plan(4, 2))
+    depths.apply(plan(0, 0))
+    assert engines.calls == [[0, 1, 2, 3], [2], [2, 3]]
+
+
+def test_an_engine_that_does_something_else_is_an_error():
+    depths, engines = control(depth=2)
+    engines.disobey = True
+    with pytest.raises(SpeculationError, match="replica . drafts by"):
+        depths.apply(plan(4, 1))
+
+
+def test_metrics_are_by_pool_from_the_engines_counts():
+    depths, engines = control(depth={"bulk": 0, "tail": 4})
+    depths.apply(plan(4, 1))
+    metrics = depths.collect(plan(4, 1))
+    assert metrics["spec_depth/tail"] == 4
+    assert metrics["spec_depth/bulk"] == 0
+    assert metrics["spec_accept_length/tail"] == pytest.approx(1 + 4 * 0.8)
+    assert metrics["spec_accept_rate/tail"] == pytest.approx(0.8)
+    assert "spec_accept_length/bulk" not in metrics
+    del engines
+
+
+@pytest.mark.parametrize(("on_alarm", "after"), [("warn", 3), ("off", 0)])
+def test_a_collapse_is_told_and_stops_drafting_if_asked(on_alarm, after, caplog):
+    depths, engines = control(depth=3, on_alarm=on_alarm)
+    depths.apply(plan(4, 1))
+    depths.collect(plan(4, 1))
+    engines.accepted = 0.0
+    with caplog.at_level(logging.WARNING):
+        depths.collect(plan(4, 1))
+    assert "speculation on the tail route" in caplog.text
+    assert "weights are lost or wrong" in caplog.text
+    depths.apply(plan(4, 1))
+    assert engines.tables[3][1] == after
+
+
+def test_auto_probes_settles_and_survives_a_resume():
+    depths, engines = control(depth="auto")
+    seen = []
+    for _ in range(6):
+        depths.apply(plan(4, 1))
+        seen.append(engines.tables[0][1])
+        depths.collect(plan(4, 1))
+    assert seen[:2] == [5, 2]
+    assert depths.tables["tail"] == depths.tables["bulk"]
+    again, _ = control(depth="auto")
+    again.load_state_dict(depths.state_dict())
+    assert again.tables == depths.tables
+
+
+def test_auto_on_one_route_leaves_the_other_alone():
+    depths, engines = control(depth={"bulk": 1, "tail": "auto"})
+    for _ in range(4):
+        depths.apply(plan(4, 1))
+        depths.collect(plan(4, 1))
+    assert engines.tables[0] == [1] * 9
+
+
+def test_launch_settings():
+    assert launch_settings(parse_speculation(None), 4, 2) == {}
+    assert launch_settings(parse_speculation({"method": "ngram", "extra": {"prompt_lookup_max": 4}}), 4, 2) == {
+        "speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4},
+        "scheduler_cls": SCHEDULER,
+    }
+    dflash = launch_settings(parse_speculation({"method": "dflash", "model": "d"}), 4, 2)
+    assert (dflash["load_format"], dflash["speculative_config"]["model"]) == ("auto", "d")
+
+
+def test_a_band_of_deep_replicas_at_launch():
+    spec = parse_speculation({"method": "mtp", "control": "launch", "depth": {"bulk": 0, "tail": 4}})
+    settings = launch_settings(spec, 4, 2)
+    launched = []
+    for rank in range(4):
+        mine = dict(settings)
+        for_replica(mine, rank)
+        launched.append(mine.get("speculative_config", {}).get("num_speculative_tokens"))
+        assert set(mine) <= {"speculative_config", "load_format"}
+    assert launched == [None, None, 4, 4]
+
+
+def config(model="m", **rollout):
+    return OmegaConf.create({"actor_rollout_ref": {"model": {"path": model}, "rollout": rollout}})
+
+
+def refusal(spec, case, version="0.28.0"):
+    with pytest.raises(TailSieveConfigError) as caught:
+        check_speculation(case, parse_speculation(spec), Version(version))
+    return str(caught.value)
+
+
+def model_folder(folder, **settings):
+    import json
+
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings))
+    return str(folder)
+
+
+def test_what_cannot_work_is_refused_before_an_engine_starts(tmp_path, monkeypatch):
+    mtp, ngram = {"method": "mtp"}, {"method": "ngram"}
+    assert "data_parallel_size=2" in refusal(ngram, config(data_parallel_size=2))
+    assert "mtp.enable_rollout=True" in refusal(mtp, config(mtp={"enable": True, "enable_rollout": True}))
+    assert "speculative_config is set beside" in refusal(
+        ngram, config(engine_kwargs={"vllm": {"speculative_config": {"method": "ngram"}}})
+    )
+    plain = model_folder(tmp_path / "plain", hidden_size=8)
+    assert "names no MTP layers" in refusal(mtp, config(plain))
+    two = model_folder(tmp_path / "two", num_nextn_predict_layers=2)
+    assert "at most the model's 2 MTP layers or a multiple" in refusal(mtp, config(two))
+    check_speculation(config(two), parse_speculation({**mtp, "depth": 4}), Version("0.28"))
+    hybrid = model_folder(tmp_path / "hybrid", text_config={"layer_types": ["linear_attention", "full_attention"]})
+    assert "linear attention at depth 0" in refusal({**ngram, "depth": {"bulk": 0}}, config(hybrid))
+    check_speculation(config(hybrid), parse_speculation({**ngram, "depth": {"bulk": 0}}), Version("0.29"))
+    draft = model_folder(tmp_path / "draft", block_size=4)
+    assert "block of 4" in refusal({"method": "dflash", "model": draft, "depth": 4}, config())
+    assert "has no config.json" in refusal({"method": "dflash", "model": str(tmp_path / "none")}, config())
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    assert "VLLM_USE_V2_MODEL_RUNNER=1 ignores draft depths" in refusal(ngram, config())
+
+
+def test_wrong_log_probabilities_are_refused():
+    case = config(logprobs_mode="processed_logprobs", calculate_log_probs=True, temperature=1.0, top_p=1.0, top_k=-1)
+    assert "logprobs_mode=raw_logprobs, which is the same" in refusal({"method": "ngram"}, case)
+    case.actor_rollout_ref.rollout.temperature = 0.7
+    assert "calculate_log_probs=False" in refusal({"method": "ngram"}, case)
+    case.actor_rollout_ref.rollout.calculate_log_probs = False
+    check_speculation(case, parse_speculation({"method": "ngram"}), Version("0.28"))
