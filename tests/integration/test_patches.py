@@ -49,7 +49,7 @@ def test_nothing_is_patched_without_being_asked(monkeypatch):
 
     original = utils.dispatch_cpu_unquantized_gemm
     monkeypatch.delenv("VERL_PLATFORM", raising=False)
-    patches.keep_cpu_weights()
+    patches.apply_to_vllm()
     assert utils.dispatch_cpu_unquantized_gemm is original
 
 
@@ -67,3 +67,21 @@ def test_a_packed_layer_keeps_its_weight(monkeypatch):
     patches.keep_cpu_weights()  # idempotent
     utils.dispatch_cpu_unquantized_gemm(None, remove_weight=True)
     assert calls == [False]
+
+
+def test_drafted_tokens_get_their_request_s_temperature():
+    """Fails once vLLM's kernel writes float outputs itself: then `expand_float_values` can go."""
+    script = (
+        "import torch, vllm._C, vllm.utils.cpu_triton_utils as kernels\n"
+        "from tailsieve_verl.integration import patches\n"
+        "from vllm.v1.sample import rejection_sampler as sampler\n"
+        "assert patches.needs_float_values()\n"
+        "patches.expand_float_values()\n"
+        "assert not patches.needs_float_values()\n"
+        "sampler.expand_kernel = kernels.expand_kernel\n"
+        "expanded = sampler.expand_batch_to_tokens(torch.tensor([0.7, 0.0]), torch.tensor([3, 5]), 5, 0, 1)\n"
+        "assert torch.equal(expanded, torch.tensor([0.7, 0.7, 0.7, 1.0, 1.0]))\n"
+        "whole = sampler.expand_batch_to_tokens(torch.tensor([5, 9]), torch.tensor([1, 3]), 3)\n"
+        "assert whole.tolist() == [5, 9, 9]\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
