@@ -21,9 +21,11 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from tailsieve_verl.cli import simulate, trace
+    from tailsieve_verl.cli import calibrate, replay, simulate, trace
 
     app.command("simulate")(simulate.command)
+    app.command("calibrate")(calibrate.command)
+    app.command("replay")(replay.command)
     app.add_typer(trace.app, name="trace")
 
 
