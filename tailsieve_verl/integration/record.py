@@ -44,8 +44,14 @@ class RunRecord:
         *,
         batch: Mapping[int, Any],
         metrics: Mapping[str, float],
+        drafting: Mapping[int, Any] | None = None,
     ) -> None:
-        """Append a finished step; ``batch`` holds by prompt what the store said of the trained groups."""
+        """Append a finished step.
+
+        Args:
+            batch: by prompt, what the store said of the trained groups.
+            drafting: by replica, what its engine reported of its drafts.
+        """
         counts = observation.plan.counts
         self._append(
             {
@@ -62,6 +68,7 @@ class RunRecord:
                 "batch": {str(prompt): facts._asdict() for prompt, facts in batch.items()},
                 "decision": dataclasses.asdict(decision),
                 "metrics": dict(metrics),
+                **({"drafting": {str(rank): report for rank, report in drafting.items()}} if drafting else {}),
             }
         )
 

@@ -90,6 +90,7 @@ class DepthControl:
     max_num_seqs: int
     tables: dict[str, DepthTable] = field(default_factory=dict)
     watches: dict[str, AcceptanceWatch] = field(default_factory=lambda: {r: AcceptanceWatch() for r in ROUTES})
+    reports: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the last step, by replica
     _in_force: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,12 +126,12 @@ class DepthControl:
         metrics: dict[str, float] = {}
         if self.config.control != "runtime":
             return metrics
-        reports = self.port.draft_reports([rank for ranks in pools.values() for rank in ranks])
+        self.reports = self.port.draft_reports([rank for ranks in pools.values() for rank in ranks])
         total = DraftCounts(self.config.deepest)
         for route, ranks in pools.items():
             counts = DraftCounts(self.config.deepest)
             for rank in ranks:
-                report = reports[rank]
+                report = self.reports[rank]
                 counts.add(report["steps"], report["drafts"], report["times"])
                 total.add(report["steps"], report["drafts"], report["times"])
             if not counts.steps:

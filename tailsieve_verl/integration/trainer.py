@@ -224,7 +224,8 @@ class TailSieveTrainer(PPOTrainerSync):
         metrics["overhead_s"] = metrics["dispatch_s"] + metrics["abort_s"] + metrics["decide_s"]
         self._metrics, self._reason = metrics, decision.reason
         batch = {self._step.uids[uid]: facts for uid, facts in self.replay_buffer.batch.items()}
-        self.run_record.step(observation, decision, batch=batch, metrics=metrics)
+        drafting = self.depths.reports if self.depths is not None else None
+        self.run_record.step(observation, decision, batch=batch, metrics=metrics, drafting=drafting)
 
     def _bias_metrics(self, observation: StepObservation) -> dict[str, float]:
         try:
