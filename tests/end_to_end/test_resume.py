@@ -9,6 +9,8 @@ from collections import Counter
 
 import pytest
 
+from tailsieve_verl.config.schema import build_policy, parse
+from tailsieve_verl.core.plan import GroupRecord, LaunchCounts, StepObservation, StepPlan
 from tailsieve_verl.integration.record import read_steps
 
 from .harness import N, Run, write_data
@@ -48,6 +50,30 @@ def test_kill_and_resume(tmp_path):
         assert cut == {g["prompt"] for g in after["groups"] if g["route"] in ("tail", "residual")}
     for step in steps:
         assert all(f["min_version"] == f["max_version"] == step["step"] - 1 for f in step["batch"].values())
+    # One controller that is shown all steps, never interrupted, decides what the killed and resumed run decided.
+    policy = build_policy(parse({"q": 2}), N, 2)
+    for step in steps:
+        observation = observation_of(step)
+        plan = policy.plan(
+            step=step["step"], carried=len(by_route(step, "tail", "residual")), last=step["step"] == STEPS
+        )
+        assert plan == observation.plan
+        decision = policy.observe(observation)
+        for name in ("q", "m", "settled", "switched", "reason", "predicted_s", "predicted_uniform_s", "confidence"):
+            assert getattr(decision, name) == step["decision"][name], (step["step"], name)
+
+
+def by_route(step, *routes):
+    return [g for g in step["groups"] if g["route"] in routes]
+
+
+def observation_of(step):
+    """What the policy was shown, from the run's record."""
+    plan = {key: value for key, value in step["plan"].items() if key != "left_over"}
+    plan["counts"] = LaunchCounts(**plan["counts"])
+    groups = [{key: tuple(v) if isinstance(v, list) else v for key, v in group.items()} for group in step["groups"]]
+    facts = {key: step[key] for key in ("t_tail_s", "t_bulk_s", "cut_s", "abort_s", "failed", "retried")}
+    return StepObservation(StepPlan(**plan), groups=tuple(GroupRecord(**group) for group in groups), **facts)
 
 
 def uninterrupted_keys(data):
