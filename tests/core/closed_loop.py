@@ -1,31 +1,25 @@
-"""A small simulated rollout that closes the loop around a policy: loads, one step by the core's own parts, a run.
+"""Loads and runs that close the loop around a policy, on the package's simulator.
 
-Times follow the decode model, every request admitted at once. A prompt's n-th attempt has the same lengths whatever the
-policy, so that runs under different policies see the same stream (common random numbers).
+A prompt's n-th attempt has the same lengths whatever the policy, so that runs under different policies see the same
+stream (common random numbers).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
-from tailsieve_verl.core.bias import tail_order
-from tailsieve_verl.core.decode import DecodeCurve, finish_times
-from tailsieve_verl.core.dispatch import pool_slot
-from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation
+from tailsieve_verl.core.plan import Decision, StepPlan
 from tailsieve_verl.core.policy import FixedPolicy, PolicyContext
-from tailsieve_verl.core.step import StepTracker
+from tailsieve_verl.simulate import rollout as simulate
+from tailsieve_verl.simulate.costs import DENSE, EXPERTS
+from tailsieve_verl.simulate.engine import EngineCosts
+from tailsieve_verl.simulate.rollout import Machine
+
+__all__ = ["DENSE", "EXPERTS", "LOADS", "Load", "N", "Rollout", "Run", "context", "fixed", "run"]
 
 N, SESSIONS, LIMIT = 64, 8, 16_384
 LONGEST = 11_800  # of the paper's real workload, before its upper half is stretched
-#: A dense model on one GPU: 6 ms a token alone, memory-bound up to some ten requests, about 0.2 ms for each further.
-DENSE = DecodeCurve(
-    [1, 4, 8, 16, 32, 64, 128, 256, 512], [0.006, 0.0064, 0.007, 0.0085, 0.0115, 0.0175, 0.03, 0.055, 0.105]
-)
-#: Small batches touch few experts: tau rises early and flattens.
-EXPERTS = DecodeCurve(
-    [1, 4, 8, 16, 32, 64, 128, 256, 512], [0.004, 0.007, 0.009, 0.0115, 0.0145, 0.019, 0.027, 0.042, 0.07]
-)
-
 #: Median and 90th percentile of the paper's real workload (Table A.3).
 MEDIAN, P90 = 1160.0, 4115.0
 
@@ -49,7 +43,19 @@ class Load:
     drift: float = 0.0
     seed: int = 0
 
-    def lengths(self, prompt, attempt, step):
+    n = SESSIONS
+    cap = LIMIT
+
+    def lengths(self, prompts, attempts, step):
+        return np.array([_one(self, p, a, step if self.drift else 0) for p, a in zip(prompts, attempts, strict=True)])
+
+    def prompt_tokens(self, prompts):
+        return np.zeros(len(prompts))
+
+    def identity(self, prompts):
+        return np.asarray(prompts)
+
+    def one(self, prompt, attempt, step):
         rng = np.random.default_rng((self.seed, prompt, attempt))
         level = np.random.default_rng((self.seed, prompt)).normal() * self.prompt
         values = self.median * np.exp(level + rng.normal(size=SESSIONS) * self.response)
@@ -60,6 +66,11 @@ class Load:
         values = values * (1.0 + self.drift) ** step
         values[rng.random(SESSIONS) < self.runaway] = LIMIT
         return np.maximum(np.rint(values), 1)
+
+
+@lru_cache(maxsize=100_000)
+def _one(load, prompt, attempt, step):
+    return load.one(prompt, attempt, step)
 
 
 LOADS = {
@@ -87,90 +98,35 @@ class Run:
         return [d.step for d in self.decisions if d.switched]
 
 
-@dataclass
-class Rollout:
-    """Runs steps of a policy; keeps the carried prompts as the ledger would."""
+class _Given:
+    """A policy that is told its plan."""
 
-    load: Load
-    curve: DecodeCurve
-    noise: float = 0.0
-    records: bool = True
-    drawn: int = 0
-    carried: list[int] = field(default_factory=list)
-    attempts: dict[int, int] = field(default_factory=dict)
+    plan_: StepPlan | None = None
+
+    def plan(self, **_):
+        return self.plan_
+
+    def observe(self, observation):
+        return None
+
+
+class Rollout:
+    """The simulator's rollout, step by step with plans from outside."""
+
+    def __init__(self, load, curve, noise=0.0, records=True):
+        self.machine = Machine(0, EngineCosts(curve), noise, load.seed)
+        self.rollout = simulate.Rollout(_Given(), load, self.machine, records=records)
+
+    @property
+    def carried(self):
+        return self.rollout.ledger.carried
 
     def step(self, plan, curve=None):
         """Run one step and return its observation."""
-        curve = curve or self.curve
-        counts = plan.counts
-        factor = 1.0
-        if self.noise:
-            factor = float(np.exp(np.random.default_rng((7, self.load.seed, plan.step)).normal() * self.noise))
-        fresh = list(range(self.drawn, self.drawn + counts.fresh))
-        self.drawn += counts.fresh
-        tail, residual = self.carried[: counts.tail], self.carried[counts.tail :]
-        assert len(residual) == counts.residual
-        lengths = {}
-        for prompt in (*tail, *residual, *fresh):
-            attempt = self.attempts.pop(prompt, 0)
-            lengths[prompt] = self.load.lengths(prompt, attempt, plan.step)
-        pools = [(tail, plan.tail_replicas, plan.tail_placement)] if tail else []
-        pools.append((residual + fresh, plan.bulk_replicas, plan.bulk_placement))
-        replica, end, ranked = {}, {}, {}
-        for groups, ranks, placement in pools:
-            where = np.array([
-                [ranks[pool_slot(order, s, SESSIONS, len(ranks), placement)] for s in range(SESSIONS)]
-                for order in range(len(groups))
-            ])  # fmt: skip
-            tokens = np.array([lengths[prompt] for prompt in groups])
-            done = np.zeros(tokens.shape)
-            for rank in ranks:
-                mine = where == rank
-                if mine.any():
-                    done[mine] = finish_times(tokens[mine], curve) * factor
-                    ranked[rank] = np.append(0.0, np.sort(done[mine])), np.append(0.0, np.sort(tokens[mine]))
-            for i, prompt in enumerate(groups):
-                replica[prompt], end[prompt] = where[i], done[i]
-        routes = dict.fromkeys(tail, "tail") | dict.fromkeys(residual, "residual") | dict.fromkeys(fresh, "fresh")
-        tracker = StepTracker(counts.batch, [(str(p), route) for p, route in routes.items()])
-        for prompt in sorted(routes, key=lambda p: end[p].max()):
-            now = float(end[prompt].max())
-            tracker.generated(str(prompt), now)
-            tracker.stored(str(prompt))
-            if tracker.cut_s is None and tracker.verdict().action == "cut":
-                tracker.cut(now)
-        cut_s = tracker.cut_s
-        stragglers = [p for p in fresh if tracker.groups[str(p)].cut]
-        reached = {}
-        for prompt in stragglers:
-            by_cut = [np.floor(np.interp(cut_s, *ranked[rank])) for rank in replica[prompt]]
-            reached[prompt] = np.where(end[prompt] <= cut_s, lengths[prompt], by_cut)
-            self.attempts[prompt] = 1
-        order = tail_order(
-            [int((end[p] > cut_s).sum()) for p in stragglers], [int(reached[p].sum()) for p in stragglers]
-        )
-        self.carried = [stragglers[i] for i in order]
-        groups = ()
-        if self.records:
-            cut = set(stragglers)
-            groups = tuple(
-                GroupRecord(
-                    prompt=p,
-                    key=f"prompt {p}",
-                    route=route,
-                    status="cut" if p in cut else "trained",
-                    replicas=tuple(int(r) for r in replica[p]),
-                    started_s=(0.0,) * SESSIONS,
-                    finished_s=tuple(float(t) for t in (np.minimum(end[p], cut_s) if p in cut else end[p])),
-                    tokens=tuple(int(t) for t in (reached[p] if p in cut else lengths[p])),
-                    complete=tuple(bool(t <= cut_s) for t in end[p]) if p in cut else (True,) * SESSIONS,
-                    generated_s=None if p in cut else float(end[p].max()),
-                )
-                for p, route in routes.items()
-            )
-        return StepObservation(
-            plan, tracker.pool_time_s(tail=True), tracker.pool_time_s(tail=False), cut_s, 0.0, groups
-        )
+        costs = EngineCosts(curve) if curve else self.machine.costs
+        self.rollout.policy.plan_ = plan
+        self.rollout.machine = replace(self.machine, replicas=plan.replicas, costs=costs)
+        return self.rollout.step(plan.step).observation
 
 
 def run(policy, load, curve=DENSE, steps=120, noise=0.0, records=True, curve_at=None):
