@@ -12,8 +12,8 @@ Everything is written as it comes, and the same command goes on where it was sto
     DIR/fidelity.csv         a row per model, trace and policy: measured, predicted, error
     DIR/summary.json         error median and worst, share of the pairs of policies in the right order
 
-The traces are shapes of real ones in /work/shared/traces (TAILSIEVE_TRACES names another folder); where they are
-absent, of the synthetic generator. Lengths are scaled to what a core can run.
+The traces are shapes of real ones in ../shared/traces beside the repository (TAILSIEVE_TRACES names another folder);
+where they are absent, of the synthetic generator. Lengths are scaled to what a core can run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tailsieve_verl.traces.trace import Trace
 from tailsieve_verl.workloads.models import ensure_smollm2, ensure_tiny
 
 ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("TAILSIEVE_TRACES", "/work/shared/traces"))
+SHARED = Path(os.environ.get("TAILSIEVE_TRACES", ROOT.parent / "shared" / "traces"))
 
 REPLICAS, GROUPS, ROLLOUTS, PROMPT_TOKENS = 2, 16, 4, 32
 POLICIES = ("uniform_group", "verl_default", "seer_oracle", "fixed:q=2,m=1")

@@ -36,8 +36,9 @@ class TailSieveConfig:
     Attributes:
         policy: ``controller`` (q and m follow predicted makespans), ``inner_loop`` (q alone follows the pools'
             completion times), ``fixed`` or ``uniform_group``.
-        q: groups isolated in the tail pool (at the start, if the policy moves it); null chooses max(1, N // 8).
-        m: replicas of the tail pool; null chooses max(1, R // 2).
+        q: groups isolated in the tail pool (at the start, if the policy moves it).
+        m: replicas of the tail pool. With q and m null a controller that can leave uniform routing starts there, until
+            what it has seen predicts a gain; else null chooses max(1, N // 8) and max(1, R // 2).
         schedule: for ``fixed``: step -> [q, m] from that step on.
         curve: for ``controller``: file with a measured decode curve; null learns it from completions.
         reoptimise_q, search_far, predicted_test, guard, reenter, inner_gain, outer_gain, enter_gain, guard_excess,
@@ -105,6 +106,8 @@ def resolve_split(config: TailSieveConfig, n_groups: int, replicas: int) -> tupl
         TailSieveConfigError: if q or m is out of range.
     """
     if config.policy == "uniform_group" or replicas == 1 or n_groups == 1:
+        return 0, 0
+    if config.policy == "controller" and config.reenter and config.q is None and config.m is None:
         return 0, 0
     q = max(1, n_groups // 8) if config.q is None else config.q
     m = max(1, replicas // 2) if config.m is None else config.m

@@ -27,7 +27,7 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
-from tailsieve_verl.config.schema import build_policy, parse, resolve_split
+from tailsieve_verl.config.schema import build_policy, parse
 from tailsieve_verl.core.ledger import Ledger
 from tailsieve_verl.core.lengths import LengthMonitor
 from tailsieve_verl.core.metrics import step_metrics
@@ -85,7 +85,7 @@ class TailSieveTrainer(PPOTrainerSync):
     def _configure_speculation(self, replicas: int) -> None:
         """Add what the engines need to be launched with."""
         spec = self.settings.speculation
-        m = resolve_split(self.settings, self.n_groups, replicas)[1]
+        m = max(1, replicas // 2) if self.settings.m is None else self.settings.m
         settings = speculation.launch_settings(spec, replicas, m)
         if settings:
             with open_dict(self.config):

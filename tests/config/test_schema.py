@@ -5,8 +5,12 @@ from tailsieve_verl.config.schema import TailSieveConfig, TailSieveConfigError, 
 
 def test_defaults():
     assert parse(None) == TailSieveConfig() == parse({})
-    assert resolve_split(TailSieveConfig(), 64, 8) == (8, 4)
-    assert resolve_split(TailSieveConfig(), 4, 2) == (1, 1)
+    assert resolve_split(TailSieveConfig(), 64, 8) == (0, 0)  # measure first, then split
+    assert resolve_split(TailSieveConfig(q=4), 64, 8) == (4, 4)
+    assert resolve_split(TailSieveConfig(m=2), 64, 8) == (8, 2)
+    assert resolve_split(TailSieveConfig(reenter=False), 64, 8) == (8, 4)
+    assert resolve_split(TailSieveConfig(policy="fixed"), 64, 8) == (8, 4)
+    assert resolve_split(TailSieveConfig(policy="fixed"), 4, 2) == (1, 1)
 
 
 @pytest.mark.parametrize(("n_groups", "replicas"), [(64, 1), (1, 4)])
