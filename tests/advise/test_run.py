@@ -1,0 +1,118 @@
+"""From lengths to findings: the three real runs of examples/advise, and loads whose truth is known."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tailsieve_verl.advise.advice import decide
+from tailsieve_verl.advise.dump import read_dump
+from tailsieve_verl.advise.fit import fit_workload
+from tailsieve_verl.advise.run import Question, best_split, study_dump, ticks
+from tailsieve_verl.advise.steplog import GENERATION, STEP, StepLog
+from tailsieve_verl.core.decode import DecodeCurve
+from tailsieve_verl.errors import UserError
+from tailsieve_verl.simulate.costs import DENSE
+from tailsieve_verl.simulate.engine import EngineCosts
+from tailsieve_verl.simulate.rollout import Machine
+from tailsieve_verl.traces.synthetic import LengthModel
+
+from .dumps import drawn_fit
+
+DATA = Path(__file__).parent / "data"
+COSTS = EngineCosts(DENSE)
+ASK = Question(8, COSTS, steps=30, seeds=2, resamples=12)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "reason"),
+    [("persistent", "use", "pays"), ("flat", "leave", "flat"), ("chance", "leave", "chance")],
+)
+def test_the_three_real_runs_get_three_answers(name, verdict, reason):
+    fit = fit_workload(read_dump(DATA / f"{name}.csv"), n_groups=64)
+    assert (fit.n, fit.steps, fit.lengths.shape) == (4, 4, (96, 4))
+    called = []
+    study = study_dump(fit, ASK, tick=lambda: called.append(1))
+    found, advice = study.findings, decide(study.findings)
+    assert (advice.verdict, advice.reason) == (verdict, reason), advice.headline
+    assert 0 < len(called) <= ticks(ASK)
+    if name == "persistent":
+        assert found.icc.low > 0.5
+        assert found.gain.mean > 1.05
+        assert found.held.mean > 1.04
+        assert abs(found.bias_mean.mean) < 0.03
+        assert advice.override.startswith("+tailsieve=default trainer.v1.tailsieve.q=")
+    if name == "chance":
+        assert found.icc.high < 0.15
+        assert found.gain.mean > 1.1  # it would look faster
+        assert found.held.mean < 1.08  # but hardly without shorter answers
+        assert found.bias_mean.mean < -0.08
+    assert found.gain.low < found.gain.mean < found.gain.high or name == "flat"
+    assert {c.policy for c in study.table} >= {"verl_default", "uniform_group"}
+
+
+def test_the_run_s_own_batch_is_the_dump_s():
+    fit = fit_workload(read_dump(DATA / "persistent.csv"))
+    assert fit.n_groups == 24
+
+
+def test_against_uniform_groups_the_gain_is_larger():
+    fit = fit_workload(read_dump(DATA / "persistent.csv"), n_groups=64)
+    small = replace(ASK, steps=20, resamples=2)
+    over_requests = study_dump(fit, small).findings
+    over_groups = study_dump(fit, replace(small, now="uniform_group")).findings
+    assert over_groups.gain.mean > over_requests.gain.mean
+    assert over_groups.now_s > over_requests.now_s
+
+
+def test_a_larger_dump_gives_a_narrower_interval():
+    model = LengthModel(prompt_share=0.65)
+    ask = replace(ASK, steps=20, seeds=1, resamples=10)
+
+    def width(steps):
+        found = study_dump(drawn_fit(model, steps=steps, n_groups=32, n=4), ask).findings
+        return found.icc.high - found.icc.low, np.log(found.gain.high / found.gain.low)
+
+    (icc_few, gain_few), (icc_many, gain_many) = width(2), width(40)
+    assert icc_many < 0.6 * icc_few
+    assert 0 < gain_many < 2 * gain_few  # the gain of twenty steps varies by itself
+
+
+def test_a_log_scales_the_costs_and_gives_the_step_s_gain():
+    fit = drawn_fit(LengthModel(), steps=3, n_groups=16, n=4)
+    seconds = {1: 100.0, 2: 50.0, 3: 55.0}
+    log = StepLog("run.log", {s: {GENERATION: t, STEP: 2 * t} for s, t in seconds.items()})
+    ask = replace(ASK, steps=12, seeds=1, resamples=2)
+    found = study_dump(fit, ask, log).findings
+    assert found.match.generation_share == pytest.approx(0.5)
+    assert found.now_s == pytest.approx(study_dump(fit, ask).findings.now_s * found.match.scale)
+    assert found.step_gain == pytest.approx(1 / (0.5 + 0.5 / found.gain.mean))
+
+
+def test_no_split_where_every_one_loses():
+    curve = DecodeCurve([1, 64], [0.01, 0.64])  # compute-bound: only the tokens per replica count
+    fit = drawn_fit(LengthModel(p50=1000, p90=1100, prompt_share=0.5), steps=2, n_groups=16, n=4)
+    assert best_split(fit, Machine(4, EngineCosts(curve)), 0) is None
+
+
+def test_a_split_is_one_that_a_run_accepts():
+    fit = drawn_fit(LengthModel(), steps=2, n_groups=2, n=2)
+    split = best_split(fit, Machine(2, COSTS), 0)
+    assert split in (None, (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [({"replicas": 1}, "leave TailSieve off"), ({"now": "fast"}, "verl_default"), ({"resamples": 1}, "2 resamples"),
+     ({"steps": 5}, "too little")],
+)  # fmt: skip
+def test_questions_without_an_answer(change, word):
+    with pytest.raises(UserError, match=word):
+        replace(ASK, **change)
+
+
+def test_one_group_a_step_leaves_nothing_to_route():
+    fit = drawn_fit(LengthModel(), steps=20, n_groups=1)
+    with pytest.raises(UserError, match="one prompt group"):
+        study_dump(fit, ASK)
