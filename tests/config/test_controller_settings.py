@@ -10,7 +10,7 @@ from tailsieve_verl.curves import save_curve
 def test_the_default_is_the_controller_with_its_own_defaults():
     policy = build_policy(parse(None), 64, 8)
     assert isinstance(policy, Controller)
-    assert policy.config == ControllerConfig(q=8, m=4)
+    assert policy.config == ControllerConfig(q=0, m=0)
     assert (policy.context.tail_placement, policy.context.bulk_placement) == ("request", "request")
     assert isinstance(build_policy(parse({"policy": "inner_loop"}), 64, 8), InnerLoopPolicy)
 
