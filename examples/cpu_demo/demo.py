@@ -105,8 +105,8 @@ def main() -> int:
     start = time.monotonic()
     run = prepare(args.steps, f"demo-{args.preset}")
     # The default starts uniform and splits once it predicts a gain, which two replicas rarely give: start with a split.
-    start = ["trainer.v1.tailsieve.q=1"] if args.preset == "default" else []
-    code = launch(run, f"+tailsieve={args.preset}", *start, *args.overrides)
+    split = ["trainer.v1.tailsieve.q=1"] if args.preset == "default" else []
+    code = launch(run, f"+tailsieve={args.preset}", *split, *args.overrides)
     if code == 0:
         minutes = (time.monotonic() - start) / 60
         print(f"demo: done in {minutes:.1f} minutes; the run's record is {run.out}/tailsieve/steps.jsonl")
