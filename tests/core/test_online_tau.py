@@ -142,7 +142,15 @@ def test_the_quadratic_s_minimum_meets_its_conditions(size, seed):
     assert abs(float(d @ slope)) < 1e-6
 
 
-@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 50), st.integers(0, 500)), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 50, allow_subnormal=False), st.floats(0, 50, allow_subnormal=False), st.integers(0, 500)
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_whatever_is_observed_the_curve_is_valid(sessions):
     """Random starts, ends and tokens: `DecodeCurve` accepts what comes out, or nothing comes out."""
