@@ -152,17 +152,28 @@ class SpeculationCosts:
             raise ValueError(f"costs need depth 0 and no negative one, got depths {sorted(self.steps)}")
 
     @classmethod
-    def modelled(cls, curve: DecodeCurve, depths: Iterable[int], draft_share: float) -> SpeculationCosts:
+    def modelled(
+        cls, curve: DecodeCurve, depths: Iterable[int], draft_share: float, pass_share: float = 0.0
+    ) -> SpeculationCosts:
         """For want of a measurement: verifying d + 1 tokens of b requests takes what b (d + 1) requests take, and each
         draft token `draft_share` of a plain step.
+
+        Args:
+            pass_share: share of a plain step that drafting takes whatever the depth: a drafter that proposes a block at
+                once (DFlash) has this cost alone.
 
         Raises:
             ValueError: a share that is negative or not finite.
         """
-        if not 0 <= draft_share < math.inf:
-            raise ValueError(f"draft_share must be a share of a step, 0 or more, got {draft_share}")
+        for name, share in (("draft_share", draft_share), ("pass_share", pass_share)):
+            if not 0 <= share < math.inf:
+                raise ValueError(f"{name} must be a share of a step, 0 or more, got {share}")
         knots = np.array(curve.batch_sizes)
-        found = {d: DecodeCurve(knots, curve(knots * (d + 1.0)) + d * draft_share * curve(knots)) for d in {0, *depths}}
+        found = {}
+        for d in sorted({0, *depths}):
+            sizes = np.union1d(knots, (knots / (d + 1))[knots >= d + 1])  # where either part bends
+            drafting = (d * draft_share + (d > 0) * pass_share) * curve(sizes)
+            found[d] = DecodeCurve(sizes, curve(sizes * (d + 1.0)) + drafting)
         return cls(found)
 
     def seconds(self, batch: ArrayLike, depth: int) -> NDArray[np.float64]:
@@ -184,7 +195,8 @@ class SpeculationCosts:
 def effective_curve(costs: SpeculationCosts, acceptance: Acceptance, table: DepthTable, largest: int) -> DecodeCurve:
     """The decode curve of a replica that follows a table: seconds per token by running batch size, up to `largest`."""
     knots = {1, as_count(largest, "largest", 1)}
-    knots |= {int(b) for curve in costs.steps.values() for b in curve.batch_sizes if 1 <= b <= largest}
+    bends = {b for curve in costs.steps.values() for b in curve.batch_sizes}
+    knots |= {edge for b in bends for edge in (math.floor(b), math.ceil(b)) if 1 <= edge <= largest}
     knots |= {edge for b, _ in table.entries for edge in (b - 1, b) if 1 <= edge <= largest}
     sizes = sorted(knots)
     return DecodeCurve(sizes, [float(costs.seconds_per_token(b, table(b), acceptance)) for b in sizes])

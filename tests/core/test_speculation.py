@@ -68,6 +68,13 @@ def test_a_modelled_step_costs_its_tokens_and_its_drafts():
     assert costs.seconds(8, 2) == pytest.approx(STEEP(24) + 2 * 0.05 * STEEP(8))
     assert costs.seconds(8, 3) == pytest.approx((costs.seconds(8, 2) + costs.seconds(8, 4)) / 2)
     assert costs.seconds(8, 6) == pytest.approx(2 * costs.seconds(8, 4) - costs.seconds(8, 2))
+    for batch in range(1, 65):  # between the curve's points too
+        assert costs.seconds(batch, 4) == pytest.approx(STEEP(5 * batch) + 4 * 0.05 * STEEP(batch))
+    block = SpeculationCosts.modelled(STEEP, [1, 4], 0.0, pass_share=0.1)
+    assert block.seconds(8, 4) == pytest.approx(STEEP(40) + 0.1 * STEEP(8))
+    assert block.seconds(8, 0) == pytest.approx(STEEP(8))
+    with pytest.raises(ValueError, match="pass_share"):
+        SpeculationCosts.modelled(STEEP, [1], 0.05, -1.0)
     with pytest.raises(ValueError, match="depth 0"):
         SpeculationCosts({1: FLAT})
 
@@ -109,6 +116,6 @@ def test_the_effective_curve_is_step_time_over_acceptance_length():
     costs, acceptance = SpeculationCosts.modelled(STEEP, range(5), 0.05), Acceptance((0.7,))
     table = DepthTable(((1, 4), (5, 1)))
     curve = effective_curve(costs, acceptance, table, 64)
-    for b in (1, 4, 5, 8, 64):
+    for b in range(1, 65):
         assert curve(b) == pytest.approx(float(costs.seconds(b, table(b))) / acceptance.length(table(b)))
     assert effective_curve(costs, acceptance, DepthTable.constant(0), 64)(8) == pytest.approx(STEEP(8))
