@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from demo import launch, prepare  # the script beside this one
 
-from tailsieve_verl.integration.record import read_steps
+from tailsieve_verl.records.read import read_steps
 
 POLICIES = {
     "uniform_group": ["+tailsieve=uniform_group"],

@@ -10,8 +10,7 @@ from collections import Counter
 import pytest
 
 from tailsieve_verl.config.schema import build_policy, parse
-from tailsieve_verl.core.plan import GroupRecord, LaunchCounts, StepObservation, StepPlan
-from tailsieve_verl.integration.record import read_steps
+from tailsieve_verl.records.read import observation_of, read_steps
 
 from .harness import N, Run, write_data
 
@@ -65,15 +64,6 @@ def test_kill_and_resume(tmp_path):
 
 def by_route(step, *routes):
     return [g for g in step["groups"] if g["route"] in routes]
-
-
-def observation_of(step):
-    """What the policy was shown, from the run's record."""
-    plan = {key: value for key, value in step["plan"].items() if key != "left_over"}
-    plan["counts"] = LaunchCounts(**plan["counts"])
-    groups = [{key: tuple(v) if isinstance(v, list) else v for key, v in group.items()} for group in step["groups"]]
-    facts = {key: step[key] for key in ("t_tail_s", "t_bulk_s", "cut_s", "abort_s", "failed", "retried")}
-    return StepObservation(StepPlan(**plan), groups=tuple(GroupRecord(**group) for group in groups), **facts)
 
 
 def uninterrupted_keys(data):

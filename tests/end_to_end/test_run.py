@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tailsieve_verl.integration.record import read_steps
+from tailsieve_verl.records.read import read_steps
 
 from .harness import GROUP, N, Run, write_data
 from .loops import TURNS

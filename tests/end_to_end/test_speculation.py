@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tailsieve_verl.integration.record import read_steps
+from tailsieve_verl.records.read import read_steps
 
 from .harness import Run, write_data
 

@@ -1,5 +1,6 @@
 from tailsieve_verl.core.plan import Decision, LaunchCounts, StepObservation, StepPlan
-from tailsieve_verl.integration.record import RunRecord, read_steps
+from tailsieve_verl.integration.record import RunRecord
+from tailsieve_verl.records.read import read_steps
 
 
 def write_step(record, step, reward):
