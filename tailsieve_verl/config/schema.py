@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from tailsieve_verl.config.errors import PREFIX, TailSieveConfigError
+from tailsieve_verl.config.sampling import SamplingConfig, parse_sampling
 from tailsieve_verl.config.speculation import SpeculationConfig, parse_speculation
 from tailsieve_verl.core.controller import Controller, ControllerConfig
 from tailsieve_verl.core.decode import DecodeCurve
@@ -49,6 +50,7 @@ class TailSieveConfig:
         sync_deadline_s: the same for a weight sync, an abort, or putting the engines to sleep.
         health_interval_s: how often the replicas are asked whether they are alive while a rollout is awaited.
         record: write ``tailsieve/steps.jsonl`` beside the checkpoints.
+        sampling: presence penalty and stop strings, see :mod:`~tailsieve_verl.config.sampling`.
         speculation: speculative decoding by route, see :mod:`~tailsieve_verl.config.speculation`.
     """
 
@@ -74,6 +76,7 @@ class TailSieveConfig:
     sync_deadline_s: float = 1800.0
     health_interval_s: float = 20.0
     record: bool = True
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
 
@@ -190,6 +193,10 @@ def _converted(key: str, value: Any) -> Any:
         if value is not None and not isinstance(value, Mapping):
             raise TailSieveConfigError(f"{PREFIX}.speculation={value} must be a mapping, for example {{method: mtp}}.")
         return parse_speculation(value)
+    if key == "sampling":
+        if value is not None and not isinstance(value, Mapping):
+            raise TailSieveConfigError(f"{PREFIX}.sampling={value} must be a mapping, for example {{stop: ['<END>']}}.")
+        return parse_sampling(value)
     return value
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
+from tailsieve_verl.config.sampling import SamplingConfig, parse_sampling
 from tailsieve_verl.integration.context import ROUTED, SESSION, RolloutCut, Session
 
 logger = logging.getLogger(__name__)
@@ -42,12 +43,15 @@ class _Group:
 
 
 class TailSieveAgentLoopWorker(_WorkerBase):
-    """verl's worker, with the group context and the cut."""
+    """verl's worker, with the group context, the cut and our sampling parameters."""
+
+    _sampling = SamplingConfig()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._router = self.llm_client._load_balancer
         self._retries = int(self.config.trainer.v1.tailsieve.get("max_retries", 0))
+        self._sampling = parse_sampling(self.config.trainer.v1.tailsieve.get("sampling"))
         self._groups: dict[str, _Group] = {}
 
     async def cut(self, uids: list[str], timeout_s: float) -> dict[str, list[int]]:
@@ -78,6 +82,7 @@ class TailSieveAgentLoopWorker(_WorkerBase):
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
     ) -> None:
+        sampling_params = {**sampling_params, **self._sampling.parameters(validate=bool(trajectory["validate"]))}
         if not prompt.pop(ROUTED, False):
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
             return

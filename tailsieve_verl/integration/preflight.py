@@ -20,6 +20,7 @@ from packaging.version import Version
 
 from tailsieve_verl.config.schema import PREFIX, TailSieveConfigError, build_policy, parse
 from tailsieve_verl.integration import checkpoint
+from tailsieve_verl.integration.sampling import check_sampling
 from tailsieve_verl.integration.speculation_checks import check_speculation
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ def check(config: DictConfig) -> None:
     raw = OmegaConf.select(config, PREFIX)
     settings = parse(OmegaConf.to_container(raw, resolve=True) if raw is not None else None)  # type: ignore[arg-type]
     build_policy(settings, n_groups, replicas)
+    check_sampling(config, settings.sampling)
     check_speculation(config, settings.speculation, vllm)
     if replicas == 1 or n_groups == 1:
         what = "one rollout replica" if replicas == 1 else "one prompt group a batch"

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
 from tailsieve_verl.config.errors import TailSieveConfigError
+from tailsieve_verl.config.sampling import SAMPLING
 from tailsieve_verl.config.speculation import SPECULATION, SpeculationConfig
 
 V2_HONOURS_DEPTH = Version("0.32")  # vLLM's model runner V2 ignores the scheduler's depth before
@@ -32,7 +33,7 @@ def check_speculation(config: DictConfig, spec: SpeculationConfig, vllm: Version
     if not spec.enabled:
         return
     rollout = config.actor_rollout_ref.rollout
-    _check_rollout(rollout, spec)
+    _check_rollout(rollout, spec, float(OmegaConf.select(config, f"{SAMPLING}.presence_penalty") or 0.0))
     if spec.control == "runtime" and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and vllm < V2_HONOURS_DEPTH:
         raise TailSieveConfigError(
             f"vLLM {vllm} with VLLM_USE_V2_MODEL_RUNNER=1 ignores draft depths set at run time; unset it, "
@@ -54,7 +55,7 @@ def model_settings(path: str) -> dict[str, Any] | None:
     return {**settings, **(settings.get("text_config") or {})}
 
 
-def _check_rollout(rollout: DictConfig, spec: SpeculationConfig) -> None:
+def _check_rollout(rollout: DictConfig, spec: SpeculationConfig, penalty: float) -> None:
     if OmegaConf.select(rollout, "mtp.enable") and OmegaConf.select(rollout, "mtp.enable_rollout"):
         raise TailSieveConfigError(
             f"{ROLLOUT}.mtp.enable_rollout=True sets speculation of its own; set it to False or {SPECULATION}.method "
@@ -73,11 +74,12 @@ def _check_rollout(rollout: DictConfig, spec: SpeculationConfig) -> None:
         )
     mode = rollout.get("logprobs_mode")
     if mode is not None and str(mode).startswith("processed") and rollout.get("calculate_log_probs", False):
-        plain = (rollout.get("temperature", 1.0), rollout.get("top_p", 1.0), rollout.get("top_k", -1))
+        plain = (rollout.get("temperature", 1.0), rollout.get("top_p", 1.0), rollout.get("top_k", -1), penalty)
         remedy = (
             f"set {ROLLOUT}.logprobs_mode=raw_logprobs, which is the same at temperature 1, top_p 1 and top_k -1"
-            if tuple(map(float, plain)) == (1.0, 1.0, -1.0)
-            else f"set {ROLLOUT}.calculate_log_probs=False, as temperature, top_p or top_k change what raw ones mean"
+            if tuple(map(float, plain)) == (1.0, 1.0, -1.0, 0.0)
+            else f"set {ROLLOUT}.calculate_log_probs=False, "
+            f"as temperature, top_p, top_k or a penalty changes what raw ones mean"
         )
         raise TailSieveConfigError(
             f"{ROLLOUT}.logprobs_mode={mode} gives wrong rollout log-probabilities under speculation; {remedy}."

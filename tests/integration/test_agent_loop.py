@@ -8,8 +8,11 @@ import verl.experimental.agent_loop.agent_loop as verl_loop
 import verl.trainer.ppo.v1.agent_loop_tq as verl_tq
 from omegaconf import OmegaConf
 
+from tailsieve_verl.config.sampling import parse_sampling
 from tailsieve_verl.integration.agent_loop import TailSieveAgentLoopWorker
 from tailsieve_verl.integration.context import ROUTED, SESSION, RolloutCut
+
+VERL_SAMPLING = {"temperature": 0.7, "logprobs": True}
 
 
 class Remote:
@@ -47,6 +50,7 @@ class FakeLoop:
 
     script = None
     seen = []  # noqa: RUF012  # reset by the fixture
+    sampling = []  # noqa: RUF012  # likewise
 
     def __init__(self, **kwargs):
         pass
@@ -54,6 +58,7 @@ class FakeLoop:
     async def run(self, sampling_params, **kwargs):
         session = SESSION.get()
         FakeLoop.seen.append(session)
+        FakeLoop.sampling.append(dict(sampling_params))
         return await FakeLoop.script(session)
 
 
@@ -64,7 +69,7 @@ def worker(monkeypatch):
     monkeypatch.setitem(
         verl_loop._agent_loop_registry, "fake", {"_target_": f"{__name__}.FakeLoop", "_convert_": "none"}
     )
-    FakeLoop.seen = []
+    FakeLoop.seen, FakeLoop.sampling = [], []
     w = TailSieveAgentLoopWorker.__new__(TailSieveAgentLoopWorker)
     w._router, w._groups, w._retries = FakeRouter(), {}, 0
     w.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": 2, "val_kwargs": {"n": 1}}}, "data": {}})
@@ -86,7 +91,7 @@ def worker(monkeypatch):
 def run_prompt(worker, uid="u", routed=True, validate=False):
     prompt = {"uid": uid, "agent_name": "fake", "raw_prompt": [], **({ROUTED: True} if routed else {})}
     trajectory = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": validate}
-    return worker._run_prompt(prompt, {}, trajectory)
+    return worker._run_prompt(prompt, dict(VERL_SAMPLING), trajectory)
 
 
 def stub_store(worker):
@@ -255,3 +260,27 @@ def test_a_session_that_will_not_end_is_named(quick, monkeypatch):
 
     FakeLoop.script = script
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("routed", [True, False])
+def test_every_loop_is_given_our_sampling_parameters_beside_verl_s(quick, routed):
+    async def script(session):
+        return SimpleNamespace()
+
+    FakeLoop.script = script
+    quick._sampling = parse_sampling({"presence_penalty": 1.5, "stop": ["<END>"]})
+    asyncio.run(run_prompt(quick, routed=routed))
+    stop = {"stop": ["<END>"], "detokenize": True, "include_stop_str_in_output": True}
+    assert FakeLoop.sampling == [{**VERL_SAMPLING, **stop, "presence_penalty": 1.5}] * 2
+    FakeLoop.sampling.clear()
+    asyncio.run(run_prompt(quick, routed=False, validate=True))
+    assert FakeLoop.sampling == [{**VERL_SAMPLING, **stop}]
+
+
+def test_without_settings_verl_s_sampling_parameters_are_untouched(quick):
+    async def script(session):
+        return SimpleNamespace()
+
+    FakeLoop.script = script
+    asyncio.run(run_prompt(quick))
+    assert FakeLoop.sampling == [VERL_SAMPLING] * 2
