@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Qwen3.5-4B on KodCode-Light-RL-10K: 8 replicas of one GPU each.
+# What it needs and what to expect: README.md beside this script.
+#
+#   VARIANTS="uniform verl tailsieve mtp_uniform mtp" \
+#       bash recipes/qwen3_5_4b_code/run_qwen3_5_4b.sh [further Hydra overrides]
+
+set -euo pipefail
+
+RECIPE=qwen3_5_4b_code
+MODEL=${MODEL:-Qwen/Qwen3.5-4B}
+DATA=${DATA:-data/kodcode}
+DRAFTER=${DRAFTER:-z-lab/Qwen3.5-4B-DFlash}
+HAS_MTP=1
+
+# The other knobs are described in it.
+source "$(dirname "${BASH_SOURCE[0]}")/../common/run.sh"
