@@ -14,6 +14,7 @@ Until the decode curve is trusted there is no prediction, and the inner loop wor
 Invariants
     * (q, m) is (0, 0) or 1 <= q <= N/2, 1 <= m < R (a configured start may have a larger q).
     * A decision moves at most one replica, except to (0, 0) and from it.
+    * While it is held to a split (`hold_to`) nothing moves what is held, the guard included.
     * Only a settled step changes the split, except by the guard.
     * At most `switch_limit` changes in any `SWITCH_WINDOW` steps, the guard's included.
     * Measurements that make no sense, and steps with failed groups, are counted and never fed to the loops.
@@ -36,6 +37,7 @@ from tailsieve_verl.core.outer import best_split, candidates, marginal_capacity
 from tailsieve_verl.core.plan import Candidate, Decision, Granularity, StepObservation, StepPlan
 from tailsieve_verl.core.policy import PolicyContext, check_split, in_transition, make_plan
 from tailsieve_verl.core.predict import Prediction, Predictor
+from tailsieve_verl.core.steering import FREE, Pins
 
 __all__ = ["Controller", "ControllerConfig"]
 
@@ -54,13 +56,7 @@ LONGEST_BACK_OFF = 320
 MOST_DETOUR = 1.05  # a replica may move through a split predicted this much slower than the present one
 
 METRICS = (
-    "m_tail",
-    "m_bulk",
-    "predicted_s",
-    "prediction_error",
-    "predicted_uniform_s",
-    "lower_bound_s",
-    "confidence",
+    *("m_tail", "m_bulk", "predicted_s", "prediction_error", "predicted_uniform_s", "lower_bound_s", "confidence"),
 )
 
 
@@ -100,6 +96,7 @@ class Controller:
         self._excess: list[float] = []  # log of measured over predicted uniform, steps under the present split
         self._switches: list[int] = []
         self._barred_until, self._back_off = 0, BACK_OFF
+        self._pins = FREE
 
     # ---- policy protocol ------------------------------------------------------------------------------------------
 
@@ -131,6 +128,17 @@ class Controller:
         decision = self._decide(self._facts(observation, predictor, hiccup), predictor, observation, held)
         self._expected = predictor.split(self.q, self.m).mean_s if predictor is not None else None
         return self._report(decision)
+
+    def hold_to(self, pins: Pins, step: int) -> tuple[int, int]:
+        """Keep to ``pins`` from here on; returns the split. What was decided after ``step`` and is undone by it was no
+        switch, and the split that it moves to is settled like after one."""
+        self._pins = pins
+        q, m = pins.applied(self.q, self.m, self.context)
+        if (q, m) != (self.q, self.m):
+            self._switches = [s for s in self._switches if s != step]
+            self._place(q, m)
+            self._expected = None
+        return q, m
 
     # ---- taking in ------------------------------------------------------------------------------------------------
 
@@ -172,7 +180,7 @@ class Controller:
         self, decision: Decision, predictor: Predictor | None, observation: StepObservation, held: bool
     ) -> Decision:
         steady = not in_transition(observation.plan, self.q)
-        if predictor is not None and self.config.guard and self.q:
+        if predictor is not None and self.config.guard and self.q and self._pins.free:
             acted = self._guard(decision, predictor)
             if acted is not None:
                 return acted
@@ -223,13 +231,15 @@ class Controller:
                 return replace(decision, reason=f"{why if q_alone == self.q else 'switch limit'} (curve not known yet)")
             return self._switch_to(decision, q_alone, self.m, f"{why} (curve not known yet)")
         present = predictor.split(self.q, self.m)
-        target, reason = self._inner(predictor, present, numbers.q_star)
+        target, reason = None, ""
+        if self._pins.q is None:
+            target, reason = self._inner(predictor, present, numbers.q_star)
         if target is None:
-            config = self.config
-            found = candidates(predictor, present, reoptimise=config.reoptimise_q, far=config.search_far)
+            found = candidates(predictor, present, reoptimise=self._reoptimise, far=self.config.search_far)
             m_tail, m_bulk = marginal_capacity(predictor, self.q, self.m)
             decision = replace(decision, candidates=tuple(c for _, c in found), m_tail=m_tail, m_bulk=m_bulk)
-            target, reason = self._outer(predictor, present, [p for p, c in found if c.feasible])
+            options = [p for p, c in found if c.feasible and self._pins.allows(p.q, p.m)]
+            target, reason = self._outer(predictor, present, options)
         if target is None:
             return replace(decision, reason=reason)
         if not allowed:
@@ -269,7 +279,7 @@ class Controller:
         m = self.m + (best.m > self.m) - (best.m < self.m)
         step = best
         if m != best.m:
-            step = predictor.best_q(m) if self.config.reoptimise_q else predictor.split(self.q, m)
+            step = predictor.best_q(m) if self._reoptimise else predictor.split(self.q, m)
             if step.mean_s > MOST_DETOUR * present.mean_s:
                 uniform = predictor.uniform()
                 passable = uniform.mean_s <= MOST_DETOUR * present.mean_s
@@ -304,6 +314,10 @@ class Controller:
         gain, error = new.gain_over(old)
         return gain >= least + self.config.noise_margin * error
 
+    @property
+    def _reoptimise(self) -> bool:
+        return self.config.reoptimise_q and self._pins.q is None
+
     def _may_switch(self, step: int, limit: int) -> bool:
         return sum(s > step - SWITCH_WINDOW for s in self._switches) < max(1, limit)
 
@@ -313,12 +327,18 @@ class Controller:
     def _switch_to(self, decision: Decision, q: int, m: int, reason: str) -> Decision:
         if (q, m) == (self.q, self.m):
             return replace(decision, reason=reason)
+        if not self._pins.allows(q, m):
+            return replace(decision, reason=f"{reason}, but the split is pinned")
+        self._switches = [*(s for s in self._switches if s > decision.step - SWITCH_WINDOW), decision.step]
+        self._place(q, m)
+        return replace(decision, q=q, m=m, switched=True, reason=reason)
+
+    def _place(self, q: int, m: int) -> None:
+        """Make (q, m) the split; what was measured under the old one is void."""
         self._hold = hold_after(self.q, q)
         self._loop.restart()
         self._excess = []
-        self._switches = [*(s for s in self._switches if s > decision.step - SWITCH_WINDOW), decision.step]
         self.q, self.m = q, m
-        return replace(decision, q=q, m=m, switched=True, reason=reason)
 
     def _report(self, decision: Decision) -> Decision:
         """Remember the reason for the plan, and list the numbers for the metrics."""

@@ -77,10 +77,14 @@ def make_plan(
     )
 
 
-def in_transition(plan: StepPlan, q: int) -> bool:
-    """Whether a step ran another load than the steady one of q: q tail groups, N fresh ones, nothing residual."""
+def in_transition(plan: StepPlan, q: int, m: int | None = None) -> bool:
+    """Whether a step ran another load than the steady one of q: q tail groups, N fresh ones, nothing residual.
+
+    With ``m`` also whether it ran them on another tail pool, as a step of a split that was overruled does.
+    """
     counts = plan.counts
-    return counts.tail != q or counts.residual > 0 or counts.fresh != plan.n_groups
+    elsewhere = m is not None and counts.tail > 0 and plan.m != m
+    return elsewhere or counts.tail != q or counts.residual > 0 or counts.fresh != plan.n_groups
 
 
 class FixedPolicy:
@@ -155,7 +159,7 @@ class InnerLoopPolicy:
         plan = observation.plan
         hold = self._hold > 0
         self._hold = max(0, self._hold - 1)
-        if hold or self.q == 0 or observation.failed or in_transition(plan, self.q):
+        if hold or self.q == 0 or observation.failed or in_transition(plan, self.q, self.m):
             return self._decide(plan.step, settled=False, reason=self._why_unsettled(observation, hold))
         t_tail, t_bulk = observation.t_tail_s, observation.t_bulk_s
         if not (sane_time(t_tail) and sane_time(t_bulk)):
@@ -193,7 +197,7 @@ class InnerLoopPolicy:
             return "uniform"
         if observation.failed:
             return f"{observation.failed} groups failed: the step's times are not compared"
-        if in_transition(observation.plan, self.q):
+        if in_transition(observation.plan, self.q, self.m):
             return f"in transition to q={self.q}"
         return "holding after a change" if hold else "settling"
 

@@ -64,7 +64,7 @@ def read_run(folder: str | Path) -> RecordedRun:
             if line is None:
                 skipped += bool(text.strip())
                 continue
-            number = line.get("step", line.get("first_step"))
+            number: int = line.get("step", line.get("first_step", 0))
             if line["kind"] == "start":
                 _check_schema(path, line)
                 starts += 1
