@@ -21,13 +21,14 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from tailsieve_verl.cli import advise, calibrate, doctor, replay, simulate, trace
+    from tailsieve_verl.cli import advise, calibrate, data, doctor, replay, simulate, trace
 
     app.command("simulate")(simulate.command)
     app.command("calibrate")(calibrate.command)
     app.command("replay")(replay.command)
     app.command("advise")(advise.command)
     app.command("doctor", context_settings=doctor.CONTEXT)(doctor.command)
+    app.command("data")(data.command)
     app.add_typer(trace.app, name="trace")
 
 

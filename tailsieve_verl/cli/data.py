@@ -1,0 +1,68 @@
+"""`tailsieve data`: the paper's data sets, and those of its evaluation, as verl's parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailsieve_verl.cli.output import JsonFlag, print_json, print_table, say, write_whole
+from tailsieve_verl.errors import UserError
+
+NAMES = ("deepscaler", "kodcode", "gsm8k", "math500", "aime24", "aime25")
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Parquet file, or a folder for NAME.parquet. Default: NAME.parquet.")
+    ] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Local copy (.parquet, .jsonl, .json, .csv).")
+    ] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Split, where the data set has several.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Shuffle with this seed; else the order stays.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Keep this many rows, after shuffling.")] = None,
+    warm_up: Annotated[
+        int,
+        typer.Option(
+            "--warm-up", metavar="N", min=0, help="Set the last N rows aside as ...-warmup.parquet (Appendix A.3)."
+        ),
+    ] = 0,
+    revision: Annotated[str | None, typer.Option("--revision", help="Commit or tag on the hub.")] = None,
+    json_: JsonFlag = False,
+) -> None:
+    """Write a data set as verl's parquet, with the paper's prompts; print its rows and a checksum of their content.
+
+    Example: `tailsieve data deepscaler --seed 42 --out data` or, without a network, `tailsieve data gsm8k --from
+    test.parquet --split test --out data/gsm8k-test.parquet`.
+    """
+    from tailsieve_verl.workloads.prepare import checksum, prepare, write
+    from tailsieve_verl.workloads.reading import read_file, read_hub
+    from tailsieve_verl.workloads.sources import SOURCES
+
+    if name not in SOURCES:
+        raise UserError(f"{name} is not a data set that is known; choose one of {', '.join(NAMES)}.")
+    if from_ is not None and revision is not None:
+        raise UserError("--revision names a commit on the hub, --from a local file; give one of them.")
+    source = SOURCES[name]
+    split = split or source.split
+    records = read_file(from_) if from_ is not None else read_hub(source, split, revision)
+    where = str(from_) if from_ is not None else source.repo
+    prepared = prepare(source, records, split, where=where, seed=seed, limit=limit, reserve=warm_up)
+
+    path = Path(f"{name}.parquet") if out is None else out if out.suffix == ".parquet" else out / f"{name}.parquet"
+    files = [(path, prepared.train)]
+    if prepared.reserved:
+        files.append((path.with_name(f"{path.stem}-warmup.parquet"), prepared.reserved))
+    report = []
+    for file, rows in files:
+        write_whole(file, lambda temporary, rows=rows: write(temporary, rows))
+        report.append({"file": str(file), "rows": len(rows), "sha256": checksum(rows)})
+    if prepared.skipped:
+        say(f"Left out: {', '.join(f'{count} with {reason}' for reason, count in sorted(prepared.skipped.items()))}.")
+    if json_:
+        print_json({"data_source": source.repo, "files": report, "skipped": prepared.skipped})
+    else:
+        print_table(report, title=f"{source.repo} ({split})", notes=["sha256: of the rows' content, not of the file."])
