@@ -16,12 +16,15 @@ NAMES = ("deepscaler", "kodcode", "gsm8k", "math500", "aime24", "aime25")
 def command(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Parquet file, or a folder for NAME.parquet. Default: NAME.parquet.")
+        Path | None,
+        typer.Option("--out", help="Folder for train.parquet or test.parquet, or a .parquet file. Default: data/NAME."),
     ] = None,
     from_: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Local copy (.parquet, .jsonl, .json, .csv).")
     ] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Split, where the data set has several.")] = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Split on the hub, where there are several; names the file.")
+    ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Shuffle with this seed; else the order stays.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Keep this many rows, after shuffling.")] = None,
     warm_up: Annotated[
@@ -35,8 +38,8 @@ def command(
 ) -> None:
     """Write a data set as verl's parquet, with the paper's prompts; print its rows and a checksum of their content.
 
-    Example: `tailsieve data deepscaler --seed 42 --out data` or, without a network, `tailsieve data gsm8k --from
-    test.parquet --split test --out data/gsm8k-test.parquet`.
+    Example: `tailsieve data deepscaler` writes data/deepscaler/train.parquet; without a network,
+    `tailsieve data gsm8k --from gsm8k-test.jsonl`.
     """
     from tailsieve_verl.workloads.prepare import checksum, prepare, write
     from tailsieve_verl.workloads.reading import read_file, read_hub
@@ -47,12 +50,13 @@ def command(
     if from_ is not None and revision is not None:
         raise UserError("--revision names a commit on the hub, --from a local file; give one of them.")
     source = SOURCES[name]
-    split = split or source.split
-    records = read_file(from_) if from_ is not None else read_hub(source, split, revision)
+    use = split or source.use
+    records = read_file(from_) if from_ is not None else read_hub(source, split or source.split, revision)
     where = str(from_) if from_ is not None else source.repo
-    prepared = prepare(source, records, split, where=where, seed=seed, limit=limit, reserve=warm_up)
+    prepared = prepare(source, records, use, where=where, seed=seed, limit=limit, reserve=warm_up)
 
-    path = Path(f"{name}.parquet") if out is None else out if out.suffix == ".parquet" else out / f"{name}.parquet"
+    out = Path("data") / name if out is None else out
+    path = out if out.suffix == ".parquet" else out / f"{use}.parquet"
     files = [(path, prepared.train)]
     if prepared.reserved:
         files.append((path.with_name(f"{path.stem}-warmup.parquet"), prepared.reserved))
@@ -65,4 +69,4 @@ def command(
     if json_:
         print_json({"data_source": source.repo, "files": report, "skipped": prepared.skipped})
     else:
-        print_table(report, title=f"{source.repo} ({split})", notes=["sha256: of the rows' content, not of the file."])
+        print_table(report, title=f"{source.repo} ({use})", notes=["sha256: of the rows' content, not of the file."])

@@ -51,7 +51,8 @@ class Source:
         name: as on the command line.
         repo: on the hub; also verl's data_source.
         configs: hub configurations, read one after the other; empty for the only one.
-        split: the split that is read unless another is asked for.
+        split: the split on the hub that is read unless another is asked for.
+        use: ``train`` or ``test``, what that split is for; it names the file.
         task: ``math`` or ``code``, which chooses the reward.
         columns: groups of column names; one of each group must be there.
         read: row -> item; raises :class:`SkippedError`.
@@ -60,6 +61,7 @@ class Source:
     name: str
     repo: str
     split: str
+    use: str
     task: str
     columns: tuple[tuple[str, ...], ...]
     read: Callable[[Record], Item]
@@ -164,13 +166,21 @@ _MATH = (PROBLEM, (*ANSWER, *SOLUTION))
 SOURCES = {
     source.name: source
     for source in (
-        Source("deepscaler", "agentica-org/DeepScaleR-Preview-Dataset", "train", "math", _MATH, read_math),
+        Source("deepscaler", "agentica-org/DeepScaleR-Preview-Dataset", "train", "train", "math", _MATH, read_math),
         Source(
-            "kodcode", "KodCode/KodCode-Light-RL-10K", "train", "code", (PROBLEM, TEST, ("test_info",)), read_kodcode
+            "kodcode",
+            "KodCode/KodCode-Light-RL-10K",
+            "train",
+            "train",
+            "code",
+            (PROBLEM, TEST, ("test_info",)),
+            read_kodcode,
         ),
-        Source("gsm8k", "openai/gsm8k", "train", "math", (PROBLEM, ANSWER), read_gsm8k, ("main",)),
-        Source("math500", "HuggingFaceH4/MATH-500", "test", "math", _MATH, read_math),
-        Source("aime24", "HuggingFaceH4/aime_2024", "train", "math", _MATH, read_aime),
-        Source("aime25", "opencompass/AIME2025", "test", "math", _MATH, read_aime, ("AIME2025-I", "AIME2025-II")),
+        Source("gsm8k", "openai/gsm8k", "test", "test", "math", (PROBLEM, ANSWER), read_gsm8k, ("main",)),
+        Source("math500", "HuggingFaceH4/MATH-500", "test", "test", "math", _MATH, read_math),
+        Source("aime24", "HuggingFaceH4/aime_2024", "train", "test", "math", _MATH, read_aime),
+        Source(
+            "aime25", "opencompass/AIME2025", "test", "test", "math", _MATH, read_aime, ("AIME2025-I", "AIME2025-II")
+        ),
     )
 }

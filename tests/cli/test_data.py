@@ -32,7 +32,7 @@ def test_every_data_set_from_a_local_file(tmp_path, name):
     output, _ = run(name, "--from", sample, "--out", tmp_path / "data", "--json")
     report = json.loads(output)
     (file,) = report["files"]
-    rows = pq.read_table(tmp_path / "data" / f"{name}.parquet").to_pylist()
+    rows = pq.read_table(tmp_path / "data" / f"{SOURCES[name].use}.parquet").to_pylist()
     assert file["rows"] == len(rows) > 0
     assert len(rows) + sum(report["skipped"].values()) == len(getattr(samples, name.upper()))
     for row in rows:
