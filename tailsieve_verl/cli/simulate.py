@@ -24,6 +24,16 @@ from tailsieve_verl.cli.output import (
 from tailsieve_verl.errors import UserError
 
 DEFAULT_POLICIES = ["uniform_group", "verl_default", "fixed", "tailsieve"]
+#: With drafts: what a reviewer asks for first, drafts under verl's own dispatch at one depth and at the live one.
+DRAFTING_POLICIES = [
+    "uniform_group",
+    "verl_default",
+    "verl_default:depth=3",
+    "verl_default:depth=auto",
+    "tailsieve",
+    "tailsieve:depth=3",
+    "tailsieve:depth=auto",
+]
 
 
 def command(
@@ -56,9 +66,35 @@ def command(
         list[str] | None,
         typer.Option(
             help="Repeatable: uniform_group, verl_default, fixed:q=8,m=2, inner_loop, tailsieve, paper, "
-            "uniform_oracle, seer_oracle, streamrl_oracle. Default: " + ", ".join(DEFAULT_POLICIES) + "."
+            "uniform_oracle, seer_oracle, streamrl_oracle. Any of them with drafts, as verl_default:depth=3, "
+            "tailsieve:depth=auto or fixed:q=8,m=2,depth.bulk=3,depth.tail=1:5/8:2. "
+            "Default: " + ", ".join(DEFAULT_POLICIES) + "."
         ),
     ] = None,
+    acceptance: Annotated[
+        str | None,
+        typer.Option(
+            help="Chance that a draft is accepted, given that those before it were: 0.7, by position 0.8,0.7,0.6, or "
+            "the folder of a recorded run with drafts. Policies draft if they or --depth say how deep."
+        ),
+    ] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option(
+            help="Draft depth of policies that name none: a number, auto (the best for each running batch), or a table "
+            "like 1:5/8:2 (5 from one running request on, 2 from eight on)."
+        ),
+    ] = None,
+    draft_share: Annotated[
+        float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)
+    ] = 0.05,
+    pass_share: Annotated[
+        float, typer.Option(help="Share of a plain step that drafting takes at any depth (DFlash: a block at once).")
+    ] = 0.0,
+    deepest: Annotated[int, typer.Option(help="Deepest drafts of auto.", min=1)] = 5,
+    sample_drafts: Annotated[
+        bool, typer.Option("--sample-drafts", help="Accept drafts one by one; else a step gives the mean. Slower.")
+    ] = False,
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 60,
     skip: Annotated[int, typer.Option(help="First steps that the summary leaves out.", min=0)] = 0,
     seeds: Annotated[int, typer.Option(help="Streams to simulate; several give intervals.", min=1)] = 3,
@@ -85,22 +121,41 @@ def command(
       tailsieve simulate --trace lengths.csv --curve h100.json -R 4
       tailsieve simulate --policy verl_default --policy fixed:q=8,m=2 --policy tailsieve:q=1,m=4
       tailsieve simulate --runaway 0.001 --p50 400 --p90 600  chance runaways: see the bias columns
+      tailsieve simulate --acceptance 0.7                     drafts: one depth and live depth, under both dispatches
+      tailsieve simulate --acceptance 0.8,0.7,0.6 --policy verl_default:depth=auto --policy tailsieve:depth=auto
     """
     from tailsieve_verl.simulate.costs import read_costs
+    from tailsieve_verl.simulate.drafting import PoolDepths, Speculation, parse_depth, read_acceptance
     from tailsieve_verl.simulate.policies import parse_policies
     from tailsieve_verl.simulate.rollout import Machine
-    from tailsieve_verl.simulate.study import Setup, compare, simulate_run
+    from tailsieve_verl.simulate.study import BASELINES, Setup, compare, simulate_run
 
     if skip >= steps:
         raise UserError(f"--skip {skip} leaves none of {steps} steps; give a smaller one.")
-    specs = parse_policies(policy or DEFAULT_POLICIES)
+    specs = parse_policies(policy or (DRAFTING_POLICIES if acceptance and not depth else DEFAULT_POLICIES))
     costs = read_costs(curve, context_s=context, prefill_s=prefill, max_num_seqs=max_num_seqs, kv_tokens=kv_tokens)
     workload = _workload(
         trace, trace_model, rollouts, p50, p90, cap, prompt_share, runaway, data_set, drift, prompt_length
     )
-    setup = Setup(groups, steps, Machine(replicas, costs, noise), workload, skip)
+    speculation = depths = None
+    if acceptance is not None:
+        known = read_acceptance(acceptance)
+        speculation = Speculation(known, costs.curve, draft_share, pass_share, deepest, sample_drafts)
+    elif depth is not None or any(spec.depths for spec in specs):
+        raise UserError("a draft depth needs --acceptance, the chance that a draft is accepted, for example 0.7.")
+    if depth is not None:
+        depths = PoolDepths(parse_depth(depth), parse_depth(depth))
+    setup = Setup(
+        groups, steps, Machine(replicas, costs, noise), workload, skip, speculation=speculation, depths=depths
+    )
+    tables = {}
     for spec in specs:
         spec.build(groups, replicas)  # a wrong setting is named before anything runs
+        drafts = setup.drafts(spec, rollouts)
+        tables[spec.label] = {
+            pool: None if found is None else str(found.table)
+            for pool, found in (("bulk", drafts.bulk), ("tail", drafts.tail))
+        }
     runs = []
     with progress() as bar:
         task = bar.add_task("simulating", total=len(specs) * seeds * steps)
@@ -120,19 +175,37 @@ def command(
 
         write_whole(png, lambda name: plot_comparison(name, runs, table))
     if as_json:
-        print_json({"comparison": [asdict(c) for c in table], "runs": [asdict(r) for r in runs]})
+        print_json({"comparison": [asdict(c) for c in table], "runs": [asdict(r) for r in runs], "depths": tables})
         return
     title = f"{groups} groups of {rollouts} on {replicas} replicas, {steps - skip} steps, {seeds} seeds"
-    print_table([_times(c) for c in table], title)
+    drafted = min(
+        (c for c in table if c.policy in c.speedup and c.policy not in BASELINES),
+        key=lambda c: c.step_s.mean,
+        default=None,
+    )
+    print_table([_times(c, drafted.policy if drafted else None) for c in table], title)
     print_table(
         [_data(c) for c in table],
         "What was trained on, and how",
         [
             "vs group, vs verl: speed-up over whole groups and over verl's default, ± half the 95 % interval.",
-            "vs bound: makespan over what no placement of the same responses could beat.",
+            "vs bound: makespan over what no placement of the same responses could beat."
+            + (" With drafts: nor any depth." if speculation else ""),
             "bias: trained lengths against the first ones of the same prompts; regenerating a group re-rolls them.",
         ],
     )
+    if speculation is not None:
+        print_table(
+            [{"policy": name, **{k: v or "-" for k, v in pools.items()}} for name, pools in tables.items()],
+            "Draft depth, as b:d from b running requests on",
+            [
+                *(
+                    [f"vs drafts: speed-up over {drafted.policy}, the fastest of verl's with drafts."]
+                    if drafted
+                    else []
+                ),
+            ],
+        )
 
 
 def _workload(trace, trace_model, n, p50, p90, cap, prompt_share, runaway, data_set, drift, prompt_length):  # type: ignore[no-untyped-def]
@@ -175,8 +248,8 @@ def _row(c: Any) -> dict[str, Any]:
     }
 
 
-def _times(c: Any) -> dict[str, Any]:
-    gains = {"uniform_group": "vs group", "verl_default": "vs verl"}
+def _times(c: Any, drafted: str | None) -> dict[str, Any]:
+    gains = {"uniform_group": "vs group", "verl_default": "vs verl", drafted: "vs drafts"}
     return {
         "policy": c.policy,
         "step s": f"{c.step_s.mean:.2f}",

@@ -1,9 +1,10 @@
 """Replicas as discrete-event engines: when each response ends, and how far it was at a given time.
 
 An engine step gives every running request one token. With b running requests that hold C tokens of context in sum, it
-takes tau(b) + context_s C seconds, plus prefill_s for every prompt token that an admitted request brings. Everything
-between two events has a closed form, so the simulation jumps from event to event; it equals a simulation token by token
-(`tests/simulate/reference.py`).
+takes tau(b) + context_s C seconds, plus prefill_s for every prompt token that an admitted request brings. With drafts
+(`simulate.drafting`) it takes s(b, d) in place of tau(b) and gives each request E(d) tokens, the mean, or with `sample`
+as many as are accepted. Everything between two events has a closed form, so the simulation jumps from event to event
+(`simulate.kernels`); it equals a simulation token by token (`tests/simulate/reference.py`).
 
 The scheduler is vLLM's in outline, first come first served:
     * a request is admitted while fewer than max_num_seqs run and the KV cache has room for it and the step's tokens;
@@ -12,22 +13,25 @@ The scheduler is vLLM's in outline, first come first served:
     * requests of one `share` on one replica have one prompt, prefilled once (prefix caching).
 
 Invariants
-    * Without limits, context or prefill the times are those of `core.decode.finish_times` to 1e-9.
+    * Without limits, context or prefill the times are those of `core.decode.finish_times` to 1e-9; with drafts under
+      `core.speculation.effective_curve`.
     * Replicas do not influence each other; a replica's result does not depend on the order of replicas.
     * Tokens are never lost: a preempted request goes on where it was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.errors import UserError
+from tailsieve_verl.simulate.drafting import Drafting
+from tailsieve_verl.simulate.kernels import run_all
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -89,6 +93,8 @@ def simulate_replicas(
     prompt_tokens: ArrayLike | None = None,
     share: ArrayLike | None = None,
     until: float = np.inf,
+    drafting: Sequence[Drafting | None] | None = None,
+    sample: int | None = None,
 ) -> Outcome:
     """Run all requests, submitted at time 0 in input order, to their end.
 
@@ -98,6 +104,8 @@ def simulate_replicas(
         prompt_tokens: [K] tokens of the prompts; 0 if left out.
         share: [K] whole number naming the prompt; each request has its own if left out.
         until: seconds at which `reached` is wanted.
+        drafting: [replicas] how each drafts, None for plain decoding; without it none does.
+        sample: seed by which drafts are accepted one by one; without it a step gives the mean.
 
     Raises:
         UserError: a request whose prompt and response do not fit into the KV cache.
@@ -123,14 +131,21 @@ def simulate_replicas(
         )
     counts = np.bincount(where, minlength=replicas)
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    table = _table(costs.curve, int(min(counts.max(), seats)))
+    if drafting is not None and len(drafting) != replicas:
+        raise ValueError(f"drafting must have one entry for each of {replicas} replicas, got {len(drafting)}")
+    drafts: list[Drafting | None] = [None] if drafting is None else list(dict.fromkeys(drafting))
+    kinds = np.zeros(replicas, np.int64) if drafting is None else np.array([drafts.index(d) for d in drafting])
+    model = (*_step_tables(costs.curve, tuple(drafts), _rounded(int(min(counts.max(), seats)))), costs.context_s)
+    streams = np.empty(0, np.uint64)
+    if sample is not None and any(d is not None for d in drafts):
+        streams = np.random.default_rng(sample).integers(0, 2**64, tokens.size, dtype=np.uint64)
     finish, reached = np.empty(tokens.size), np.empty(tokens.size)
     preemptions = np.zeros(replicas, np.int64)
     compact = where.astype(np.int16) if replicas <= np.iinfo(np.int16).max else where  # radix sort below 2^15
     by_replica = np.argsort(compact, kind="stable")
     limits = (float(kv), seats)
-    model = (table, costs.context_s, costs.prefill_s)
-    _run_all(tokens, prompts, names, by_replica, starts, limits, model, until, (finish, reached, preemptions))
+    out = (finish, reached, preemptions)
+    run_all(tokens, prompts, names, by_replica, starts, kinds, limits, (*model, costs.prefill_s), streams, until, out)
     busy = np.zeros(replicas)
     used = counts > 0
     busy[used] = np.maximum.reduceat(finish[by_replica], starts[:-1][used])
@@ -144,162 +159,21 @@ def _per_request(values: ArrayLike | None, size: int, name: str, kind: type) -> 
     return array
 
 
+def _rounded(largest: int) -> int:
+    """A table size that does not change with every step."""
+    return int(1 << largest.bit_length())
+
+
 @lru_cache(maxsize=64)
-def _rounded_table(curve: DecodeCurve, size: int) -> Floats:
-    return curve.table(size)
-
-
-def _table(curve: DecodeCurve, largest: int) -> Floats:
-    return _rounded_table(curve, 1 << largest.bit_length())
-
-
-@njit(cache=True)
-def _run_all(tokens, prompts, names, by_replica, starts, limits, model, until, out):  # type: ignore[no-untyped-def]
-    """Every replica in turn; the simple one if nothing ever waits or is preempted there."""
-    kv, seats = limits
-    finish, reached, preemptions = out
-    for replica in range(starts.size - 1):
-        mine = by_replica[starts[replica] : starts[replica + 1]]
-        if mine.size == 0:
-            continue
-        most = 0.0
-        for i in mine:
-            most += tokens[i] + prompts[i]
-        if mine.size <= seats and most <= kv:
-            _all_at_once(tokens, prompts, names, mine, model, until, finish, reached)
-        else:
-            preemptions[replica] = _scheduled(tokens, prompts, names, mine, limits, model, until, finish, reached)
-
-
-@njit(cache=True)
-def _all_at_once(tokens, prompts, names, mine, model, until, finish, reached):  # type: ignore[no-untyped-def]
-    """All admitted in the first step: completions in order of length."""
-    table, context_s, prefill_s = model
-    order = mine[np.argsort(tokens[mine])]
-    now, done, context = 0.0, 0.0, 0.0
-    for i in mine:
-        context += prompts[i]
-    if prefill_s > 0.0:
-        now += prefill_s * _distinct(prompts, names, mine)
-    running = mine.size
-    for at in range(order.size):
-        i = order[at]
-        x = tokens[i] - done
-        took = x * table[running] + context_s * (context * x + running * x * (x - 1.0) / 2.0)
-        if now <= until < now + took:
-            progress = done + _tokens_within(until - now, table[running], context_s, context, running)
-            for j in order[at:]:
-                reached[j] = min(progress, tokens[j])
-        elif now > until and at == 0:
-            for j in order:
-                reached[j] = 0.0
-        now += took
-        done = tokens[i]
-        context += running * x
-        context -= prompts[i] + tokens[i]
-        running -= 1
-        finish[i] = now
-        if now <= until:
-            reached[i] = tokens[i]
-
-
-@njit(cache=True)
-def _distinct(prompts, names, mine):  # type: ignore[no-untyped-def]
-    """Prompt tokens to prefill: each name once."""
-    order = mine[np.argsort(names[mine])]
-    total = 0.0
-    for at in range(order.size):
-        if at == 0 or names[order[at]] != names[order[at - 1]]:
-            total += prompts[order[at]]
-    return total
-
-
-@njit(cache=True)
-def _tokens_within(seconds, tau, context_s, context, running):  # type: ignore[no-untyped-def]
-    """Whole tokens per request that `seconds` are enough for."""
-    if context_s == 0.0:
-        return np.floor(seconds / tau + 1e-9)
-    a = context_s * running / 2.0
-    b = tau + context_s * context - a
-    x = np.floor((-b + np.sqrt(b * b + 4.0 * a * seconds)) / (2.0 * a) + 1e-9)
-    return max(x, 0.0)
-
-
-@njit(cache=True)
-def _scheduled(tokens, prompts, names, mine, limits, model, until, finish, reached):  # type: ignore[no-untyped-def]
-    """Admission limits and preemption; returns the number of preemptions."""
-    kv, seats = limits
-    table, context_s, prefill_s = model
-    n = mine.size
-    made = np.zeros(n)  # tokens generated so far
-    fresh = np.ones(n, np.bool_)  # never admitted
-    running = np.empty(n, np.int64)  # in order of admission
-    back = np.empty(n, np.int64)  # preempted requests, the next one last
-    seen = {np.int64(-1): True}  # prompts in the prefix cache
-    b, waiting_back, head, preempted = 0, 0, 0, 0
-    context, now = 0.0, 0.0
-    known = False
-    while b or waiting_back or head < n:
-        evicted = False
-        while b and context + b > kv:
-            b -= 1
-            victim = running[b]
-            context -= prompts[mine[victim]] + made[victim]
-            back[waiting_back] = victim
-            waiting_back += 1
-            preempted += 1
-            evicted = True
-        prefill = 0.0
-        while not evicted and b < seats and (waiting_back or head < n):
-            k = back[waiting_back - 1] if waiting_back else head
-            size = prompts[mine[k]] + made[k]
-            if context + size + b + 1 > kv:
-                break
-            if waiting_back:
-                waiting_back -= 1
-            else:
-                head += 1
-            name = names[mine[k]]
-            if not fresh[k]:
-                prefill += size
-            elif name not in seen:
-                prefill += size
-                seen[name] = True
-            fresh[k] = False
-            running[b] = k
-            b += 1
-            context += size
-        x = np.inf
-        for at in range(b):
-            x = min(x, tokens[mine[running[at]]] - made[running[at]])
-        x = min(x, max(1.0, np.floor((kv - context) / b)))
-        if evicted:
-            x = min(x, 1.0)  # admission is tried again after one step
-        start = now + prefill_s * prefill
-        took = x * table[b] + context_s * (context * x + b * x * (x - 1.0) / 2.0)
-        if not known and until < start + took:
-            known = True
-            progress = 0.0
-            if until > start:
-                progress = _tokens_within(until - start, table[b], context_s, context, b)
-            for k in range(n):
-                reached[mine[k]] = made[k]
-            for at in range(b):
-                reached[mine[running[at]]] += progress
-        now = start + took
-        kept = 0
-        for at in range(b):
-            k = running[at]
-            made[k] += x
-            if made[k] >= tokens[mine[k]]:
-                finish[mine[k]] = now
-                context -= prompts[mine[k]] + tokens[mine[k]] - x
-            else:
-                running[kept] = k
-                kept += 1
-        context += kept * x
-        b = kept
-    if not known:
-        for k in range(n):
-            reached[mine[k]] = tokens[mine[k]]
-    return preempted
+def _step_tables(
+    curve: DecodeCurve, drafts: tuple[Drafting | None, ...], size: int
+) -> tuple[Floats, Floats, Ints, Floats]:
+    """Seconds, tokens and depth of a step by batch size, [kinds, size + 1]; chances of acceptance, [kinds, D]."""
+    seconds, tokens = np.tile(curve.table(size), (len(drafts), 1)), np.ones((len(drafts), size + 1))
+    depths = np.zeros((len(drafts), size + 1), np.int64)
+    passed = np.zeros((len(drafts), max([d.table.deepest for d in drafts if d is not None], default=0)))
+    for kind, drafting in enumerate(drafts):
+        if drafting is not None:
+            seconds[kind, 1:], tokens[kind, 1:], depths[kind, 1:] = drafting.steps(size)
+            passed[kind] = drafting.passed(passed.shape[1])
+    return seconds, tokens, depths, passed

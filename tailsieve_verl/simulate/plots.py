@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tailsieve_verl.simulate.study import BASELINES, Comparison, Run
+from tailsieve_verl.simulate.study import Comparison, Run, baselines
 
 #: Okabe and Ito's palette, told apart also by the colour-blind; markers repeat the distinction.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#F0E442")
@@ -32,14 +32,17 @@ def plot_comparison(path: str | Path, runs: Sequence[Run], table: Sequence[Compa
     splits.set(xlabel="step", title="Tail groups q and replicas m", ylim=(0, None))
     if splits.lines:
         splits.legend(fontsize=7)
-    shown = [b for b in BASELINES if any(b in row.speedup for row in table)]
+    shown = baselines([row.policy for row in table])
     for k, baseline in enumerate(shown):
-        at = np.arange(len(table)) + 0.36 * (k - (len(shown) - 1) / 2)
+        width = 0.72 / len(shown)
+        at = np.arange(len(table)) + width * (k - (len(shown) - 1) / 2)
         means = np.array([row.speedup[baseline].mean for row in table])
         low = np.array([row.speedup[baseline].low for row in table])
         high = np.array([row.speedup[baseline].high for row in table])
         spread = np.nan_to_num(np.array([means - low, high - means]))
-        gains.barh(at, means, 0.32, xerr=spread, color=COLOURS[k], label=f"over {baseline}", capsize=2)
+        gains.barh(
+            at, means, 0.9 * width, xerr=spread, color=COLOURS[k % len(COLOURS)], label=f"over {baseline}", capsize=2
+        )
     gains.axvline(1, color="black", lw=0.8)
     gains.set_yticks(np.arange(len(table)), [row.policy for row in table], fontsize=7)
     gains.invert_yaxis()

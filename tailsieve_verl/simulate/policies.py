@@ -6,6 +6,8 @@ fixed:q=8,m=2                    a split that stays (defaults: N/8, R/2)
 inner_loop:m=2                   the paper's inner loop alone (its "fixed replica allocation")
 tailsieve, paper                 the presets `default` and `paper`; settings after the colon, as in the run
 uniform_oracle, seer_oracle, streamrl_oracle:m=2    placements with realised lengths known (paper A.2)
+
+Any of them drafts with the setting depth=3, or depth.bulk=3,depth.tail=5 (`simulate.drafting`); without it none does.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tailsieve_verl.core.controller import Controller
 from tailsieve_verl.core.placement import Placement, SeerOracle, StreamRLOracle, UniformOracle
 from tailsieve_verl.core.policy import FixedPolicy, Policy, PolicyContext
 from tailsieve_verl.errors import UserError
+from tailsieve_verl.simulate.drafting import PoolDepths, parse_depth
 
 #: Preset of a run that a name stands for, with the settings that make it that policy.
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -39,6 +42,8 @@ ORACLES: dict[str, Callable[..., Placement]] = {
     "streamrl_oracle": StreamRLOracle,
 }
 NAMES = (*PRESETS, *ORACLES)
+#: Settings that are not the policy's but the engines': draft depth of both pools, or of one.
+DEPTHS = ("depth", "depth.bulk", "depth.tail")
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,24 @@ class PolicySpec:
         """The name with its settings, as it was written."""
         return self.name + (":" + ",".join(f"{k}={v}" for k, v in self.settings) if self.settings else "")
 
+    @property
+    def own(self) -> dict[str, Any]:
+        """Settings of the policy itself."""
+        return {key: value for key, value in self.settings if key not in DEPTHS}
+
+    @property
+    def depths(self) -> PoolDepths | None:
+        """Draft depth of each pool; None if the policy says nothing of it.
+
+        Raises:
+            UserError: a depth that is none.
+        """
+        given = {key: parse_depth(value) for key, value in self.settings if key in DEPTHS}
+        if not given:
+            return None
+        both = given.get("depth")
+        return PoolDepths(given.get("depth.bulk", both), given.get("depth.tail", both))
+
     def build(self, n_groups: int, replicas: int) -> tuple[Policy, Placement | None, bool]:
         """The policy, a placement that overrules its pools, and whether it needs group records.
 
@@ -63,7 +86,7 @@ class PolicySpec:
             return _uniform(n_groups, replicas), _oracle(self, replicas), False
         preset, fixed = PRESETS[self.name]
         try:
-            config = parse({**_preset(preset), **fixed, **dict(self.settings)})
+            config = parse({**_preset(preset), **fixed, **self.own})
             policy = build_policy(config, n_groups, replicas)
         except TailSieveConfigError as error:
             raise UserError(f"policy {self.label}: {error}") from None
@@ -120,7 +143,7 @@ def _uniform(n_groups: int, replicas: int) -> Policy:
 
 
 def _oracle(spec: PolicySpec, replicas: int) -> Placement:
-    settings = dict(spec.settings)
+    settings = spec.own
     if spec.name == "streamrl_oracle":
         settings.setdefault("m", max(1, replicas // 2))
     try:

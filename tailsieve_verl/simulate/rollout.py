@@ -23,6 +23,7 @@ from tailsieve_verl.core.placement import Placement, TailSieve
 from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation, StepPlan
 from tailsieve_verl.core.policy import Policy
 from tailsieve_verl.core.step import StepTracker
+from tailsieve_verl.simulate.drafting import Drafting
 from tailsieve_verl.simulate.engine import EngineCosts, Outcome, simulate_replicas
 from tailsieve_verl.simulate.workload import Workload
 
@@ -50,6 +51,19 @@ class Machine:
         if not self.noise:
             return 1.0
         return float(np.exp(np.random.default_rng((self.seed, 7, step)).normal() * self.noise))
+
+
+@dataclass(frozen=True)
+class PoolDrafts:
+    """How the replicas of each pool draft; without a split all are bulk. ``None``: plain decoding.
+
+    Attributes:
+        sampled: whether drafts are accepted one by one.
+    """
+
+    bulk: Drafting | None = None
+    tail: Drafting | None = None
+    sampled: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,7 @@ class Rollout:
         placement: places a uniform policy's whole step, for example with lengths known (oracles); without one the
             plan's two pools are dealt round robin as the router does.
         records: whether observations carry group records, which a controller needs.
+        drafts: of the pools; they follow a replica that changes pool, as in a run.
     """
 
     policy: Policy
@@ -90,6 +105,7 @@ class Rollout:
     machine: Machine
     placement: Placement | None = None
     records: bool = True
+    drafts: PoolDrafts = PoolDrafts()
     ledger: Ledger = field(default_factory=Ledger)
     attempts: dict[int, int] = field(default_factory=dict)
 
@@ -102,14 +118,15 @@ class Rollout:
         lengths = self.workload.lengths(prompts, [self.attempts.pop(p, 0) for p in prompts], number)
         factor = self.machine.slowness(number)
         where = self._place(plan, lengths)
-        outcome = self._engines(prompts, lengths, where)
+        outcome = self._engines(plan, prompts, lengths, where)
         end = outcome.finish.reshape(lengths.shape) * factor
         tracker = self._track(plan, launches, end)
         assert tracker.cut_s is not None
         cut = np.array([tracker.groups[str(p)].cut for p in prompts])
         tokens = lengths
         if cut.any():
-            stopped = self._engines(prompts, lengths, where, tracker.cut_s / factor).reached.reshape(lengths.shape)
+            stopped = self._engines(plan, prompts, lengths, where, tracker.cut_s / factor).reached
+            stopped = stopped.reshape(lengths.shape)
             tokens = np.where(cut[:, None] & (end > tracker.cut_s), stopped, lengths)
         self._close(prompts, cut, end, tokens, tracker.cut_s)
         groups = self._records(launches, cut, end, tokens, where, tracker.cut_s) if self.records else ()
@@ -134,8 +151,19 @@ class Rollout:
         tail = range(plan.counts.tail)  # the ledger launches the tail groups first
         return TailSieve(tail, plan.m, plan.tail_placement, plan.bulk_placement).place(lengths, plan.replicas)
 
-    def _engines(self, prompts: list[int], lengths: Floats, where: NDArray[np.int64], until: float = np.inf) -> Outcome:
+    def _engines(
+        self,
+        plan: StepPlan,
+        prompts: list[int],
+        lengths: Floats,
+        where: NDArray[np.int64],
+        until: float = np.inf,
+    ) -> Outcome:
         n = lengths.shape[1]
+        drafting = None
+        if self.drafts.bulk is not None or self.drafts.tail is not None:
+            tail = set(plan.tail_replicas)
+            drafting = [self.drafts.tail if r in tail else self.drafts.bulk for r in range(self.machine.replicas)]
         return simulate_replicas(
             lengths,
             where,
@@ -144,6 +172,8 @@ class Rollout:
             prompt_tokens=np.repeat(self.workload.prompt_tokens(prompts), n),
             share=np.repeat(np.arange(len(prompts)), n),
             until=until,
+            drafting=drafting,
+            sample=_step_seed(self.machine.seed, plan.step) if self.drafts.sampled else None,
         )
 
     def _track(self, plan: StepPlan, launches: list[Launch], end: Floats) -> StepTracker:
@@ -205,6 +235,11 @@ class Rollout:
             )
             for launch, name, straggles, replicas, finished, length, whole, done in columns
         )
+
+
+def _step_seed(seed: int, step: int) -> int:
+    """The same for every policy of a seed."""
+    return int(np.random.SeedSequence((seed, 11, step)).generate_state(1, np.uint64)[0])
 
 
 def _idle(plan: StepPlan, busy: Floats, observation: StepObservation) -> tuple[float | None, float]:

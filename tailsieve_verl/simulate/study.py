@@ -9,7 +9,7 @@ Invariants
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from tailsieve_verl.core.bias import LengthBias, length_bias
 from tailsieve_verl.core.bounds import makespan_lower_bound
+from tailsieve_verl.core.decode import DecodeCurve
+from tailsieve_verl.errors import UserError
+from tailsieve_verl.simulate.drafting import PoolDepths, Speculation
 from tailsieve_verl.simulate.policies import PolicySpec
-from tailsieve_verl.simulate.rollout import Machine, Rollout, SimulatedStep
+from tailsieve_verl.simulate.rollout import Machine, PoolDrafts, Rollout, SimulatedStep
 from tailsieve_verl.simulate.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -26,6 +29,8 @@ Floats = NDArray[np.float64]
 #: Steps of a run whose lower bound is computed; each takes some 25 ms, as long as twenty simulated steps.
 BOUND_STEPS = 4
 CONFIDENCE = 0.95
+#: Running requests up to which a depth of its own is chosen for each batch size; far beyond, drafts do not pay.
+LARGEST = 4096
 #: The policies that speed-ups are given against (field notes: a reviewer asks for both).
 BASELINES = ("uniform_group", "verl_default")
 
@@ -40,6 +45,9 @@ class Setup:
         skip: first steps that summaries leave out.
         machine: replicas and their costs; its seed is replaced by the run's.
         workload: the stream for a seed.
+        bounds: steps of a run whose lower bound is computed; 0 leaves it out.
+        speculation: what drafts are worth, for policies with a depth.
+        depths: of policies that say nothing of it.
     """
 
     n_groups: int
@@ -47,6 +55,35 @@ class Setup:
     machine: Machine
     workload: Callable[[int], Workload]
     skip: int = 0
+    bounds: int = BOUND_STEPS
+    speculation: Speculation | None = None
+    depths: PoolDepths | None = None
+
+    def drafts(self, spec: PolicySpec, n: int) -> PoolDrafts:
+        """How the pools draft under a policy, with groups of n.
+
+        Raises:
+            UserError: a depth without an acceptance.
+        """
+        depths = spec.depths or self.depths
+        if depths is None:
+            return PoolDrafts()
+        known = self.speculation
+        if known is None:
+            raise UserError(f"policy {spec.label} has a draft depth, but how many drafts are accepted is not given.")
+        largest = self._largest(n)
+        bulk, tail = (None if d is None else known.drafting(d, largest) for d in (depths.bulk, depths.tail))
+        return PoolDrafts(bulk, tail, known.sampled)
+
+    def fastest(self, n: int, deepest: int) -> DecodeCurve:
+        """The decode curve of lower bounds: with the best depth at each batch size where there are drafts."""
+        if self.speculation is None:
+            return self.machine.costs.curve
+        return self.speculation.fastest(self._largest(n), deepest)
+
+    def _largest(self, n: int) -> int:
+        """Requests on one replica, at most: all of a step and what a growing split adds."""
+        return min(self.machine.costs.max_num_seqs or LARGEST, 2 * self.n_groups * n, LARGEST)
 
 
 @dataclass(frozen=True)
@@ -57,7 +94,7 @@ class Run:
         seconds: [steps] makespans.
         splits: [steps, 2] tail groups and tail replicas that ran.
         idle: [steps, 2] idle share of the tail pool (NaN without one) and of the bulk pool.
-        bound_ratio: mean makespan over mean lower bound, of some steps' batches.
+        bound_ratio: mean makespan over mean lower bound, of some steps' batches; NaN without.
         bound: mean lower bound of those steps, seconds.
         bias: lengths trained on against those the same prompts had at first; 0 unless something was generated again.
         preemptions: of the whole run.
@@ -87,7 +124,7 @@ def simulate_run(setup: Setup, spec: PolicySpec, seed: int, tick: Callable[[], o
     workload = setup.workload(seed)
     policy, placement, records = spec.build(setup.n_groups, setup.machine.replicas)
     machine = Machine(setup.machine.replicas, setup.machine.costs, setup.machine.noise, seed)
-    rollout = Rollout(policy, workload, machine, placement, records)
+    rollout = Rollout(policy, workload, machine, placement, records, setup.drafts(spec, workload.n))
     steps = []
     for number in range(1, setup.steps + 1):
         steps.append(rollout.step(number))
@@ -98,15 +135,16 @@ def simulate_run(setup: Setup, spec: PolicySpec, seed: int, tick: Callable[[], o
 def _summarised(setup: Setup, spec: PolicySpec, seed: int, workload: Workload, steps: Sequence[SimulatedStep]) -> Run:
     kept = steps[setup.skip :]
     seconds = np.array([s.observation.generation_s for s in steps])
-    chosen = np.unique(np.linspace(setup.skip, len(steps) - 1, BOUND_STEPS).astype(int))
-    costs = setup.machine.costs
+    chosen = np.unique(np.linspace(setup.skip, len(steps) - 1, setup.bounds).astype(int))
+    curve = setup.fastest(workload.n, (spec.depths or setup.depths or PoolDepths()).deepest)
     bounds = [
         machine_slowness(setup, seed, int(i) + 1)
         * makespan_lower_bound(
-            steps[i].lengths.ravel(), setup.machine.replicas, costs.curve, max_num_seqs=costs.max_num_seqs
+            steps[i].lengths.ravel(), setup.machine.replicas, curve, max_num_seqs=setup.machine.costs.max_num_seqs
         )
         for i in chosen
     ]
+    bound = float(np.mean(bounds)) if bounds else math.nan
     consumed = np.concatenate([s.lengths.ravel() for s in kept])
     first = np.concatenate(
         [workload.lengths(s.prompts.tolist(), [0] * s.prompts.size, s.observation.plan.step).ravel() for s in kept]
@@ -117,8 +155,8 @@ def _summarised(setup: Setup, spec: PolicySpec, seed: int, workload: Workload, s
         seconds=seconds,
         splits=np.array([(s.observation.plan.counts.tail, s.observation.plan.m) for s in steps]),
         idle=np.array([(math.nan if s.idle_tail is None else s.idle_tail, s.idle_bulk) for s in steps]),
-        bound=float(np.mean(bounds)),
-        bound_ratio=float(seconds[chosen].mean() / np.mean(bounds)),
+        bound=bound,
+        bound_ratio=float(seconds[chosen].mean() / bound) if bounds else math.nan,
         bias=length_bias(consumed, first, None, workload.cap),
         preemptions=sum(s.preemptions for s in steps),
         most_requests=max(s.most_requests for s in steps),
@@ -189,11 +227,17 @@ def compare(setup: Setup, runs: Sequence[Run]) -> list[Comparison]:
     return [_compared(setup, name, mine, by_policy) for name, mine in by_policy.items()]
 
 
+def baselines(policies: Collection[str]) -> list[str]:
+    """Those of these policies that speed-ups are given against: BASELINES, and verl's dispatch with drafts."""
+    drafted = [p for p in policies if p.startswith(f"{BASELINES[1]}:depth")]
+    return [b for b in BASELINES if b in policies] + drafted
+
+
 def _compared(setup: Setup, name: str, mine: dict[int, Run], all_runs: dict[str, dict[int, Run]]) -> Comparison:
     runs = list(mine.values())
     kept = slice(setup.skip, None)
     speedup = {}
-    for baseline in BASELINES:
+    for baseline in baselines(all_runs):
         theirs = all_runs.get(baseline, {})
         ratios = [theirs[s].seconds[kept].sum() / run.seconds[kept].sum() for s, run in mine.items() if s in theirs]
         if ratios:

@@ -73,6 +73,27 @@ def test_a_trace_and_a_calibrated_curve_are_used(tmp_path):
     assert "curve ends at 4 requests" in result.stderr
 
 
+def test_an_acceptance_adds_drafts_under_both_dispatches(tmp_path):
+    result = run("--acceptance", "0.8,0.6", "--csv", tmp_path / "t.csv", "--png", tmp_path / "t.png")
+    assert result.exit_code == 0, result.output
+    assert "vs drafts" in result.stdout
+    table = pandas.read_csv(tmp_path / "t.csv").set_index("policy")
+    assert table.loc["verl_default:depth=auto", "over_verl_default"] > 1
+    assert table.loc["verl_default:depth=auto", "over_verl_default:depth=3"] > 1
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_depths_are_told_and_samples_are_near_the_mean():
+    options = ("--acceptance", "0.7", "--depth", "auto", "--json", "--policy", "verl_default", "--policy",
+               "fixed:q=2,m=1,depth.bulk=1,depth.tail=1:4/3:2")  # fmt: skip
+    mean, sampled = (json.loads(run(*options, *more).stdout) for more in ((), ("--sample-drafts",)))
+    assert mean["depths"]["fixed:q=2,m=1,depth.bulk=1,depth.tail=1:4/3:2"] == {"bulk": "1", "tail": "1:4,3:2"}
+    assert mean["depths"]["verl_default"]["bulk"].startswith("1:5")
+    for one, other in zip(mean["comparison"], sampled["comparison"], strict=True):
+        assert one["step_s"]["mean"] != other["step_s"]["mean"]
+        assert one["step_s"]["mean"] == pytest.approx(other["step_s"]["mean"], rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -83,6 +104,10 @@ def test_a_trace_and_a_calibrated_curve_are_used(tmp_path):
         (["--trace", "nowhere.csv"], "nowhere.csv"),
         (["--kv-tokens", "100"], "kv_tokens=100 cannot hold a request"),
         (["--policy", "fixed:q=3,m=5"], "m=5 must be between 1 and 1"),
+        (["--depth", "3"], "a draft depth needs --acceptance"),
+        (["--policy", "verl_default:depth=3"], "a draft depth needs --acceptance"),
+        (["--acceptance", "1.5"], "acceptance '1.5' must be a chance in 0..1"),
+        (["--acceptance", "0.7", "--depth", "deep"], "depth 'deep' must be a number"),
     ],
 )
 def test_wrong_input_is_one_sentence(arguments, message):

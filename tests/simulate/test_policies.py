@@ -5,7 +5,9 @@ import pytest
 from tailsieve_verl.core.controller import Controller
 from tailsieve_verl.core.placement import StreamRLOracle
 from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy
+from tailsieve_verl.core.speculation import DepthTable
 from tailsieve_verl.errors import UserError
+from tailsieve_verl.simulate.drafting import PoolDepths
 from tailsieve_verl.simulate.policies import NAMES, parse_policies, parse_policy
 
 
@@ -31,6 +33,20 @@ def test_settings_are_those_of_the_run():
     assert (policy.q, policy.m, policy.config.guard, policy.config.inner_gain) == (3, 2, False, 0.1)
     assert spec.label == "tailsieve:q=3,m=2,guard=False,inner_gain=0.1"
     assert [s.label for s in parse_policies(["fixed", "paper", "fixed"])] == ["fixed", "paper"]
+
+
+def test_any_policy_may_draft():
+    assert parse_policy("verl_default").depths is None
+    both = parse_policy("seer_oracle:depth=3").depths
+    assert both == PoolDepths(DepthTable.constant(3), DepthTable.constant(3))
+    spec = parse_policy("fixed:q=8,m=2,depth=auto,depth.tail=1:5/8:2")
+    assert spec.depths == PoolDepths("auto", DepthTable(((1, 5), (8, 2))))
+    assert spec.depths.deepest == 5
+    assert spec.label == "fixed:q=8,m=2,depth=auto,depth.tail=1:5/8:2"
+    assert spec.build(64, 8)[0].plan().counts.left_over == 8
+    assert parse_policy("tailsieve:depth.tail=3").depths == PoolDepths(None, DepthTable.constant(3))
+    with pytest.raises(UserError, match="depth 'deep' must be"):
+        _ = parse_policy("fixed:depth=deep").depths
 
 
 @pytest.mark.parametrize(

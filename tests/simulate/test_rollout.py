@@ -5,10 +5,12 @@ import pytest
 
 from tailsieve_verl.core.decode import replica_time
 from tailsieve_verl.core.placement import UniformGroup, VerlDefault
+from tailsieve_verl.core.speculation import Acceptance, DepthTable, effective_curve
 from tailsieve_verl.simulate.costs import DENSE
+from tailsieve_verl.simulate.drafting import Speculation
 from tailsieve_verl.simulate.engine import EngineCosts
 from tailsieve_verl.simulate.policies import parse_policy
-from tailsieve_verl.simulate.rollout import Machine, Rollout
+from tailsieve_verl.simulate.rollout import Machine, PoolDrafts, Rollout
 from tailsieve_verl.simulate.workload import SyntheticWorkload
 from tailsieve_verl.traces.synthetic import LengthModel
 
@@ -94,3 +96,26 @@ def test_oracles_place_whole_uniform_steps():
     for name in ("uniform_oracle", "seer_oracle", "streamrl_oracle:m=2"):
         oracle, uniform = rollout(name), rollout("uniform_group")
         assert np.array_equal(oracle.step(1).lengths, uniform.step(1).lengths)
+
+
+def test_a_replica_drafts_as_its_pool_does():
+    known = Speculation(Acceptance((1.0,)), DENSE, draft_share=0.0)
+    deep = known.drafting(DepthTable.constant(3), 64)
+    plain, drafted = rollout("fixed:q=3,m=1"), rollout("fixed:q=3,m=1")
+    drafted.drafts = PoolDrafts(tail=deep)
+    for number in (1, 2):
+        before, after = plain.step(number), drafted.step(number)
+        assert after.observation.t_bulk_s == before.observation.t_bulk_s
+    tail = [np.array(g.tokens, float) for g in after.observation.groups if g.route == "tail"]
+    curve = effective_curve(deep.costs, deep.acceptance, deep.table, 64)
+    assert after.observation.t_tail_s == pytest.approx(replica_time(np.concatenate(tail), curve))
+    assert after.observation.t_tail_s < before.observation.t_tail_s
+
+
+def test_sampled_drafts_are_the_same_for_every_policy():
+    known = Speculation(Acceptance((0.7,)), DENSE)
+    ours, other = rollout("verl_default", seed=3), rollout("fixed:q=0,m=0", seed=3)
+    for one in (ours, other):
+        one.drafts = PoolDrafts(known.drafting("auto", 64), None, sampled=True)
+    times = [(ours.step(s).observation.generation_s, other.step(s).observation.generation_s) for s in (1, 2)]
+    assert times[0][0] == times[0][1] != times[1][0]
