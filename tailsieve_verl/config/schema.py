@@ -6,15 +6,18 @@ Errors are one sentence each: which key, what was wrong, what would be right. No
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from tailsieve_verl.config.errors import PREFIX, TailSieveConfigError
 from tailsieve_verl.config.sampling import SamplingConfig, parse_sampling
 from tailsieve_verl.config.speculation import SpeculationConfig, parse_speculation
+from tailsieve_verl.config.targets import Target, build_target, load_class, parse_target
 from tailsieve_verl.core.controller import Controller, ControllerConfig
+from tailsieve_verl.core.custom import PoolPlacement, SplitPolicy
 from tailsieve_verl.core.decode import DecodeCurve
+from tailsieve_verl.core.plan import Granularity
 from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy, Policy, PolicyContext, check_split
 from tailsieve_verl.curves import load_curve
 
@@ -22,7 +25,9 @@ __all__ = ["PREFIX", "TailSieveConfig", "TailSieveConfigError", "build_policy", 
 
 POLICIES = ("controller", "inner_loop", "fixed", "uniform_group")
 PLACEMENTS = ("group", "request")
-SWITCHES = ("reoptimise_q", "search_far", "predicted_test", "guard", "reenter", "record")
+SWITCHES = ("reoptimise_q", "search_far", "predicted_test", "guard", "reenter", "record", "callbacks_strict")
+#: What a policy of the user's own must have, if it is not derived from SplitPolicy.
+POLICY_METHODS = ("plan", "observe", "state_dict", "load_state_dict")
 CONTROLLER_SETTINGS = (
     *("reoptimise_q", "search_far", "predicted_test", "guard", "reenter"),
     *("inner_gain", "outer_gain", "enter_gain", "guard_excess", "switch_limit"),
@@ -36,7 +41,7 @@ class TailSieveConfig:
 
     Attributes:
         policy: ``controller`` (q and m follow predicted makespans), ``inner_loop`` (q alone follows the pools'
-            completion times), ``fixed`` or ``uniform_group``.
+            completion times), ``fixed`` or ``uniform_group``; or a class of one's own by ``_target_``.
         q: groups isolated in the tail pool (at the start, if the policy moves it).
         m: replicas of the tail pool. With q and m null a controller that can leave uniform routing starts there, until
             what it has seen predicts a gain; else null chooses max(1, N // 8) and max(1, R // 2).
@@ -44,17 +49,21 @@ class TailSieveConfig:
         curve: for ``controller``: file with a measured decode curve; null learns it from completions.
         reoptimise_q, search_far, predicted_test, guard, reenter, inner_gain, outer_gain, enter_gain, guard_excess,
             switch_limit: for ``controller``, see :class:`~tailsieve_verl.core.controller.ControllerConfig`.
-        tail_placement, bulk_placement: deal a pool's work by whole ``group`` or by ``request``.
+        tail_placement, bulk_placement: deal a pool's work by whole ``group`` or by ``request``; or a class.
+        tail_selector: class by ``_target_`` that orders the carried groups; null: most unfinished responses first.
         max_retries: how often a failing prompt is generated again before it is dropped.
         stall_deadline_s: the run ends with an error if no response is finished for this long during a rollout.
         sync_deadline_s: the same for a weight sync, an abort, or putting the engines to sleep.
         health_interval_s: how often the replicas are asked whether they are alive while a rollout is awaited.
         record: write ``tailsieve/steps.jsonl`` beside the checkpoints.
+        callbacks: classes by ``_target_``, in their order, see :mod:`tailsieve_verl.callbacks`.
+        callbacks_strict: a callback that fails ends the run, where it would be switched off with a warning.
+        callback_deadline_s: longest that one call of a callback, or of another class by ``_target_``, may take.
         sampling: presence penalty and stop strings, see :mod:`~tailsieve_verl.config.sampling`.
         speculation: speculative decoding by route, see :mod:`~tailsieve_verl.config.speculation`.
     """
 
-    policy: str = "controller"
+    policy: str | Target = "controller"
     q: int | None = None
     m: int | None = None
     schedule: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -69,13 +78,17 @@ class TailSieveConfig:
     enter_gain: float = ControllerConfig.enter_gain
     guard_excess: float = ControllerConfig.guard_excess
     switch_limit: int = ControllerConfig.switch_limit
-    tail_placement: str = "request"
-    bulk_placement: str = "request"
+    tail_placement: str | Target = "request"
+    bulk_placement: str | Target = "request"
+    tail_selector: Target | None = None
     max_retries: int = 2
     stall_deadline_s: float = 14_400.0
     sync_deadline_s: float = 1800.0
     health_interval_s: float = 20.0
     record: bool = True
+    callbacks: tuple[Target, ...] = ()
+    callbacks_strict: bool = False
+    callback_deadline_s: float = 10.0
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
@@ -110,7 +123,9 @@ def resolve_split(config: TailSieveConfig, n_groups: int, replicas: int) -> tupl
     """
     if config.policy == "uniform_group" or replicas == 1 or n_groups == 1:
         return 0, 0
-    if config.policy == "controller" and config.reenter and config.q is None and config.m is None:
+    if isinstance(config.policy, Target) or (
+        config.policy == "controller" and config.reenter and config.q is None and config.m is None
+    ):
         return 0, 0
     q = max(1, n_groups // 8) if config.q is None else config.q
     m = max(1, replicas // 2) if config.m is None else config.m
@@ -125,9 +140,12 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
     context = PolicyContext(
         n_groups=n_groups,
         replicas=replicas,
-        tail_placement=config.tail_placement,  # type: ignore[arg-type]  # checked by parse
-        bulk_placement="group" if uniform_group else config.bulk_placement,  # type: ignore[arg-type]
+        tail_placement=_dealt("tail_placement", config.tail_placement),
+        bulk_placement="group" if uniform_group else _dealt("bulk_placement", config.bulk_placement),
     )
+    if isinstance(config.policy, Target):
+        policy: Policy = build_target("policy", config.policy, SplitPolicy, context, methods=POLICY_METHODS)
+        return policy
     if config.policy == "controller" and replicas > 1 and n_groups > 1:
         return Controller(
             ControllerConfig(q, m, **{name: getattr(config, name) for name in CONTROLLER_SETTINGS}),
@@ -145,6 +163,18 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
     return FixedPolicy(context, q, m, schedule)
 
 
+def _dealt(key: str, placement: str | Target) -> Granularity:
+    """How predictions take a placement to deal its pool."""
+    if isinstance(placement, Target):
+        return _checked_like(key, load_class(key, placement, PoolPlacement).like)
+    return _checked_like(key, placement)
+
+
+def _checked_like(key: str, value: str) -> Granularity:
+    _one_of(key, value, PLACEMENTS)
+    return "group" if value == "group" else "request"
+
+
 def _loaded(path: str) -> DecodeCurve:
     try:
         return load_curve(path)
@@ -160,7 +190,7 @@ def _checked_split(where: str, q: int, m: int, n_groups: int, replicas: int) -> 
 
 
 def _one_of(key: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+    if value not in allowed and not isinstance(value, Target):
         raise TailSieveConfigError(f"{PREFIX}.{key}={value} is unknown; choose one of {', '.join(allowed)}.")
 
 
@@ -189,6 +219,12 @@ def _converted(key: str, value: Any) -> Any:
         return value
     if key == "schedule":
         return _schedule(value)
+    if key in ("policy", "tail_placement", "bulk_placement", "tail_selector") and isinstance(value, Mapping):
+        return parse_target(key, value)
+    if key == "tail_selector" and value is not None:
+        return parse_target(key, value)
+    if key == "callbacks":
+        return _callbacks(value)
     if key == "speculation":
         if value is not None and not isinstance(value, Mapping):
             raise TailSieveConfigError(f"{PREFIX}.speculation={value} must be a mapping, for example {{method: mtp}}.")
@@ -204,6 +240,16 @@ def _whole(key: str, value: Any, *, minimum: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be a whole number of at least {minimum}.")
     return value
+
+
+def _callbacks(value: Any) -> tuple[Target, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise TailSieveConfigError(
+            f"{PREFIX}.callbacks={value} must be a list, for example [{{_target_: my_package.MyCallback, steps: 20}}]."
+        )
+    return tuple(parse_target(f"callbacks[{i}]", entry) for i, entry in enumerate(value))
 
 
 def _schedule(value: Any) -> dict[int, tuple[int, int]]:
