@@ -1,0 +1,108 @@
+"""What an evaluation leaves, and how it is continued: one folder a checkpoint.
+
+    settings.json      what the answers depend on: model, sampling, seed, questions' checksums
+    <bench>.jsonl      one answer a line, appended as it arrives: problem, sample, right, text, tokens, finish, seed
+
+Invariants: a line is written whole, a torn last one is ignored; an answer is never drawn twice; answers of other
+settings are never mixed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tailsieve_verl.errors import UserError
+
+SETTINGS = "settings.json"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sampled and graded answer.
+
+    Attributes:
+        problem, sample: which question, and which of its samples, from 0.
+        right: the reward function's verdict.
+        score: what it returned.
+        text: the answer.
+        tokens: its length, the end token included.
+        finish: ``stop``, or ``length`` if it was cut at the limit.
+        seed: its request's seed.
+    """
+
+    problem: int
+    sample: int
+    right: bool
+    score: float
+    text: str
+    tokens: int
+    finish: str
+    seed: int
+
+
+class Records:
+    """The answers of one checkpoint (module docstring)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write the settings at the first start, compare them at every later one; questions are compared by benchmark.
+
+        Raises:
+            UserError: the folder holds answers of other settings, or cannot be written.
+        """
+        path = self.folder / SETTINGS
+        known: dict[str, Any] = {}
+        if path.is_file():
+            known = json.loads(path.read_text(encoding="utf-8"))
+        merged: dict[str, Any] = {**known, **settings}
+        merged["questions"] = {**known.get("questions", {}), **settings["questions"]}
+        for key, value in {**known, **known.get("questions", {})}.items():
+            now = {**merged, **merged["questions"]}[key]
+            if key != "questions" and now != value:
+                raise UserError(
+                    f"{self.folder} holds answers with {key}={value}, and it is {now} now; name another --out, or "
+                    f"delete the folder."
+                )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(merged, indent=2) + "\n", encoding="utf-8")
+            os.replace(temporary, path)
+        except OSError as error:
+            raise UserError(f"{self.folder} cannot be written ({error.strerror}); name a folder that can.") from None
+
+    def read(self, bench: str) -> dict[tuple[int, int], Answer]:
+        """Answers so far, by problem and sample."""
+        path = self._path(bench)
+        found: dict[tuple[int, int], Answer] = {}
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                try:
+                    answer = Answer(**json.loads(line))
+                except (ValueError, TypeError):
+                    continue  # torn by a crash
+                found[answer.problem, answer.sample] = answer
+        return found
+
+    def append(self, bench: str, answer: Answer) -> None:
+        """One line, flushed; it starts on a line of its own, whatever a crash has left."""
+        path = self._path(bench)
+        torn = path.is_file() and path.stat().st_size > 0 and not _ends_whole(path)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if torn else "") + json.dumps(asdict(answer), ensure_ascii=False) + "\n")
+
+    def _path(self, bench: str) -> Path:
+        return self.folder / f"{bench}.jsonl"
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
