@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
@@ -122,6 +122,7 @@ def compose(command: Command, source: Source) -> DictConfig:
     with _environment(command.environ):
         GlobalHydra.instance().clear()
         try:
+            start: AbstractContextManager[None]
             if path is not None and path.startswith("pkg://"):
                 start = initialize_config_module(path.removeprefix("pkg://").replace("/", "."), version_base=None)
             else:
@@ -156,14 +157,15 @@ class _Parser(argparse.ArgumentParser):
 
 def _hydra_options(program: Command, words: list[str]) -> Command:
     parser = _Parser(add_help=False, allow_abbrev=False)
-    for flags in (("--config-path", "-cp"), ("--config-name", "-cn"), ("--config-dir", "-cd")):
-        parser.add_argument(*flags)
+    valued = [("--config-path", "-cp"), ("--config-name", "-cn"), ("--config-dir", "-cd")]
     parser.add_argument("--multirun", "-m", action="store_true")
     # Passed over: they change what Hydra prints, not what it composes.
-    for flags in (("--cfg", "-c"), ("--package", "-p"), ("--info", "-i")):
-        parser.add_argument(*flags)
-    for flags in (("--resolve",), ("--run", "-r"), ("--help", "-h"), ("--hydra-help",), ("--version",)):
-        parser.add_argument(*flags, action="store_true")
+    valued += [("--cfg", "-c"), ("--package", "-p"), ("--info", "-i")]
+    switches = [("--resolve", "--resolve"), ("--run", "-r"), ("--help", "-h"), ("--hydra-help", "--hydra-help")]
+    for long, short in valued:
+        parser.add_argument(long, short)
+    for long, short in switches:
+        parser.add_argument(long, short, action="store_true")
     parser.add_argument("overrides", nargs="*")
     found = parser.parse_intermixed_args(words)
     return replace(
@@ -196,15 +198,17 @@ def _declared(command: Command, source: Source) -> tuple[str | None, str | None,
     for node in ast.walk(tree):
         for decorator in getattr(node, "decorator_list", []):
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) in ("hydra.main", "main"):
-                names = {k.arg: k.value.value for k in decorator.keywords if isinstance(k.value, ast.Constant)}
-                given = [a.value for a in decorator.args if isinstance(a, ast.Constant)]
-                path = names.get("config_path", given[0] if given else None)
-                name = names.get("config_name", given[1] if len(given) > 1 else None)
-                return path, name, file.parent
+                names = dict(zip(("config_path", "config_name"), decorator.args, strict=False))
+                names |= {k.arg: k.value for k in decorator.keywords if k.arg}
+                return _text(names.get("config_path")), _text(names.get("config_name")), file.parent
     raise CommandError(
         f"{file} has no @hydra.main, so its configuration cannot be composed; give a command of {MAIN}, or of a "
         f"program like it."
     )
+
+
+def _text(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def _in_working_folder(module: str) -> Path | None:

@@ -109,6 +109,7 @@ def _check_command(
     section.ok("its configuration composes")
     with environment(command.environ), _warnings(section):
         try:
+            OmegaConf.resolve(config)  # as verl does at its start; variables of the command are known here only
             preflight.check(config)
             raw = OmegaConf.select(config, PREFIX)
             settings = parse(OmegaConf.to_container(raw, resolve=True))  # type: ignore[arg-type]

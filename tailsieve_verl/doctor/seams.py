@@ -101,7 +101,12 @@ SEAMS: tuple[Seam, ...] = (
     Seam("verl.utils.tensordict_utils:get_tensordict", "prompts cannot be submitted", call=(1, ())),
     Seam("verl.utils.tensordict_utils:assign_non_tensor_data", "prompts cannot be submitted", call=(3, ())),
     # ---- agent loops
-    Seam(f"{V1}:AgentLoopManagerTQ", "our agent loop manager cannot be built", call=None),
+    Seam(f"{V1}:AgentLoopManagerTQ", "our agent loop manager cannot be built"),
+    *_overrides(
+        f"{V1}:AgentLoopManagerTQ",
+        "agent_loop:TailSieveAgentLoopManager",
+        {"__init__": "our agent loop manager cannot be built"},
+    ),
     *_names(f"{V1}:AgentLoopManagerTQ", ("agent_loop_workers_class", "agent_loop_workers"), "workers are not ours"),
     Seam(
         f"{V1}:AgentLoopWorkerTQ", "our agent loop worker cannot be derived from verl's actor", decorator="ray.remote"
@@ -110,6 +115,7 @@ SEAMS: tuple[Seam, ...] = (
         f"{V1}:AgentLoopWorkerTQ",
         "agent_loop:TailSieveAgentLoopWorker",
         {
+            "__init__": "the worker cannot be built",
             "_run_prompt": "groups are not counted as finished",
             "_run_agent_loop": "requests do not know their group",
             "_agent_loop_postprocess": "responses are not counted as generated",

@@ -97,8 +97,8 @@ def check_sizes(config: DictConfig, settings: TailSieveConfig, gpus_gib: list[fl
     seats = int(rollout.get("max_num_seqs") or 0)
     if seats and bulk > seats:
         section.note(
-            f"actor_rollout_ref.rollout.max_num_seqs={seats} is less than {bulk:.0f}: the rest waits in the engine, and "
-            f"the tail pool's low concurrency is worth less.",
+            f"actor_rollout_ref.rollout.max_num_seqs={seats} is less than {bulk:.0f}: the rest waits in the engine, "
+            f"and the tail pool's low concurrency is worth less.",
             "raise max_num_seqs if the KV cache has room",
         )
     _check_memory(config, section, gpus_gib, tp, bulk)

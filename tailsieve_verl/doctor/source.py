@@ -11,6 +11,7 @@ import ast
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 #: Re-exports and base classes to follow; real packages need two or three, a loop of imports must end.
@@ -81,11 +82,7 @@ class Source:
     def _tree(self, module: str) -> ast.Module | None:
         if module not in self._trees:
             file = self.file(module)
-            try:
-                text = None if file is None else file.read_text(encoding="utf-8")
-                self._trees[module] = None if text is None else ast.parse(text)
-            except (OSError, SyntaxError, ValueError):
-                self._trees[module] = None
+            self._trees[module] = None if file is None else _parsed(file, file.stat().st_mtime_ns)
         return self._trees[module]
 
     def _name(self, module: str, name: str, depth: int) -> Found | None:
@@ -134,6 +131,16 @@ class Source:
         parts = module.split(".")
         keep = len(parts) - node.level + (1 if file is not None and file.name == "__init__.py" else 0)
         return ".".join([*parts[:keep], *([node.module] if node.module else [])])
+
+
+@lru_cache(maxsize=256)
+def _parsed(file: Path, mtime_ns: int) -> ast.Module | None:
+    """A file's syntax tree; ``None`` for one that cannot be read."""
+    del mtime_ns  # part of the key only
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
 
 
 def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
