@@ -68,6 +68,7 @@ class EngineSpec:
             the server overlaps scheduling with the device. On the CPU both share a core and the noise doubles.
         clock: "wall", or "cpu" for the worker's CPU time: on a machine that others use, what the run would take on
             cores of its own. Only for a replica that is one process on one CPU core.
+        temperature: of sampling.
     """
 
     model: Path
@@ -81,6 +82,7 @@ class EngineSpec:
     extra: Mapping[str, Any] = field(default_factory=dict)
     separate_core: bool | None = None
     clock: Literal["wall", "cpu"] = "wall"
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if self.clock == "cpu" and (self.device != "cpu" or self.separate_core):
@@ -149,6 +151,7 @@ class EngineRun:
             tokens of context these held before, requests that got their first token.
         preemptions: how often vLLM threw a request's cache away.
         cpu_s: CPU time of the worker.
+        drafting: what the engine drafted, as ``draft_scheduler`` counts it; of an engine with that scheduler.
     """
 
     first: tuple[float, ...]
@@ -156,6 +159,7 @@ class EngineRun:
     steps: tuple[tuple[float, int, int, int, int], ...]
     preemptions: int = 0
     cpu_s: float = 0.0
+    drafting: Mapping[str, Any] | None = None
 
     @property
     def seconds(self) -> float:
@@ -170,6 +174,7 @@ class ReplicaProcess:
         self.rank, self._clock, self.facts = rank, spec.clock, dict[str, Any]()
         self._log = tempfile.NamedTemporaryFile(prefix=f"tailsieve-replica{rank}-", suffix=".log", delete=False)  # noqa: SIM115
         options = {"device": spec.device, "cores": place.cores, "clock": spec.clock, "engine_args": spec.engine_args()}
+        options["temperature"] = spec.temperature
         self._process = subprocess.Popen(
             [*(worker or WORKER), json.dumps(options)],
             stdin=subprocess.PIPE,
@@ -186,9 +191,10 @@ class ReplicaProcess:
         """Wait until the engine can be used; `facts` are then known."""
         self.facts = {**self._expect("ready", "to start vLLM", timeout_s)["facts"], "clock": self._clock}
 
-    def load(self, requests: Sequence[Request], timeout_s: float = 60.0) -> None:
-        """Hand over the requests of the next run and empty the prefix cache."""
-        self._send({"op": "load", "requests": [[list(ids), int(length)] for ids, length in requests]})
+    def load(self, requests: Sequence[Request], timeout_s: float = 60.0, depths: Sequence[int] | None = None) -> None:
+        """Hand over the requests of the next run and empty the prefix cache; ``depths`` by running batch size."""
+        message: dict[str, Any] = {"op": "load", "requests": [[list(ids), int(length)] for ids, length in requests]}
+        self._send(message if depths is None else {**message, "depths": list(depths)})
         self._expect("armed", "to take its requests", timeout_s)
 
     def go(self, at: float) -> None:
@@ -200,7 +206,8 @@ class ReplicaProcess:
         message = self._expect("done", "to finish its requests", timeout_s, since)
         steps = tuple((float(s[0]), int(s[1]), int(s[2]), int(s[3]), int(s[4])) for s in message["steps"])
         first, finish = tuple(message["first"]), tuple(message["finish"])
-        return EngineRun(first, finish, steps, int(message["preemptions"]), float(message.get("cpu_s", 0.0)))
+        preemptions, cpu_s = int(message["preemptions"]), float(message.get("cpu_s", 0.0))
+        return EngineRun(first, finish, steps, preemptions, cpu_s, message.get("drafting"))
 
     def close(self) -> None:
         """End the worker and what it started; the log of one that ended well is removed. May be called twice."""
@@ -305,9 +312,15 @@ def start_replicas(
 
 
 def run_together(
-    replicas: Sequence[ReplicaProcess], loads: Sequence[Sequence[Request]], timeout_s: float = RUN_TIMEOUT_S
+    replicas: Sequence[ReplicaProcess],
+    loads: Sequence[Sequence[Request]],
+    timeout_s: float = RUN_TIMEOUT_S,
+    depths: Sequence[Sequence[int]] | None = None,
 ) -> list[EngineRun]:
     """Every replica's load, submitted at one instant; a replica with an empty load does nothing.
+
+    Args:
+        depths: a draft depth table for each replica, by running batch size from 0; its engine must have our scheduler.
 
     Raises:
         UserError: a worker that dies, or is not done after ``timeout_s`` seconds.
@@ -317,7 +330,7 @@ def run_together(
         raise ValueError(f"loads must be one for each of {len(replicas)} replicas, got {len(loads)}")
     busy = [(replica, load) for replica, load in zip(replicas, loads, strict=True) if len(load)]
     for replica, load in busy:
-        replica.load(load)
+        replica.load(load, depths=None if depths is None else depths[replica.rank])
     at = time.monotonic() + LEAD_S
     for replica, _ in busy:
         replica.go(at)

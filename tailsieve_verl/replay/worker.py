@@ -5,11 +5,11 @@
 The protocol, one JSON object a line (times in seconds of ``time.monotonic``, which processes of a machine share):
 
     worker  {"event": "ready", "facts": {...}}
-    parent  {"op": "load", "requests": [[prompt_token_ids, length], ...]}
+    parent  {"op": "load", "requests": [[prompt_token_ids, length], ...], "depths": [3, 3, 1, ...]}
     worker  {"event": "armed"}
     parent  {"op": "go", "at": 123.4}
     worker  {"event": "done", "first": [...], "finish": [...], "steps": [[end, running, tokens, context, firsts], ...],
-             "preemptions": 0, "cpu_s": 12.3}
+             "preemptions": 0, "cpu_s": 12.3, "drafting": {...}}
     parent  {"op": "exit"}
 
 The engine is vLLM's ``LLMEngine``: all requests are added at the start, then ``step()`` until none is left. Every
@@ -18,6 +18,9 @@ not set, since it would put a logits processor into every step that a rollout ha
 in this process, so that a step's end is known to the microsecond; ``separate_core`` gives it a process of its own, as
 vLLM's server has it, which costs (measured on the CPU) 0.8 to 1.5 ms a step for a tiny model and 2 to 5 % for
 SmolLM2-135M. vLLM's statistics stay on (0.06 ms a step there), because they alone tell preemptions.
+
+``depths``, a table of draft depths by running batch size, may be given to engines with our scheduler alone
+(``draft_scheduler``); ``drafting`` is then what it counted in the run.
 
 ``cpu_s`` is the CPU time of this process in the run. With the clock "cpu" all times are of that kind: what the run
 would take on cores of its own, on a machine that others use at the same time.
@@ -46,14 +49,22 @@ def main() -> None:
     engine = _start_engine(options)
     _send(channel, {"event": "ready", "facts": _facts(engine)})
     requests: list[Any] = []
+    drafting = False
     while True:
         message = lines.get()
         if message["op"] == "load":
             requests = [(ids, length) for ids, length in message["requests"]]
             engine.reset_prefix_cache()
+            drafting = "depths" in message
+            if drafting:
+                _core(engine, "tailsieve_set_draft_depths", message["depths"])
+                _core(engine, "tailsieve_draft_report")  # what was counted before is not of this run
             _send(channel, {"event": "armed"})
         elif message["op"] == "go":
-            _send(channel, {"event": "done", **run(engine, requests, message["at"], options["clock"])})
+            done = run(engine, requests, message["at"], options["clock"], options.get("temperature", 1.0))
+            if drafting:
+                done["drafting"] = _core(engine, "tailsieve_draft_report")
+            _send(channel, {"event": "done", **done})
         else:
             break
     os._exit(0)  # nothing to save; vLLM's own shutdown takes seconds and prints warnings
@@ -78,13 +89,23 @@ def _send(channel: TextIO, message: dict[str, Any]) -> None:
 
 def _start_engine(options: dict[str, Any]) -> Any:
     if options["device"] == "cpu":
-        from tailsieve_verl.integration.patches import alias_vllm_distribution
+        from tailsieve_verl.integration import patches
 
-        alias_vllm_distribution()
+        patches.alias_vllm_distribution()
+        if options["engine_args"].get("speculative_config"):
+            patches.keep_cpu_weights()
+            patches.expand_float_values()
     from vllm import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
     return LLMEngine.from_engine_args(EngineArgs(**options["engine_args"]))
+
+
+def _core(engine: Any, name: str, *args: Any) -> Any:
+    """A method of the engine core, in this process or in its own."""
+    client = engine.engine_core
+    core = getattr(client, "engine_core", None)
+    return client.call_utility(name, *args) if core is None else getattr(core, name)(*args)
 
 
 def _facts(engine: Any) -> dict[str, Any]:
@@ -114,7 +135,9 @@ def _facts(engine: Any) -> dict[str, Any]:
     }
 
 
-def run(engine: Any, requests: list[tuple[list[int], int]], at: float, clock: str = "wall") -> dict[str, Any]:
+def run(
+    engine: Any, requests: list[tuple[list[int], int]], at: float, clock: str = "wall", temperature: float = 1.0
+) -> dict[str, Any]:
     """Wait for the start, add all requests, step until all are done; times in seconds since ``at``."""
     now = time.monotonic if clock == "wall" else time.process_time
     from vllm import SamplingParams
@@ -122,7 +145,7 @@ def run(engine: Any, requests: list[tuple[list[int], int]], at: float, clock: st
 
     params = [
         SamplingParams(
-            temperature=1.0,
+            temperature=temperature,
             max_tokens=length,
             ignore_eos=True,
             detokenize=False,
