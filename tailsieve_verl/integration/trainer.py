@@ -156,6 +156,7 @@ class TailSieveTrainer(PPOTrainerSync):
         super().on_train_begin()
         context = self.policy.context
         run = {"n_groups": context.n_groups, "replicas": context.replicas, "n": self.runner.sessions}
+        run.update(policy=self.settings.policy, speculation=self.settings.speculation.method)
         self.run_record.start(run, first_step=self.global_steps)
 
     # ---- one step -------------------------------------------------------------------------------------------------

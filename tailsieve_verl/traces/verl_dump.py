@@ -54,7 +54,7 @@ def read_verl_dump(
     for step, path in _step_files(folder):
         for number, line in _lines(path):
             question, answer = line["input"], line["output"]
-            prompt = hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            prompt = _hash(question)
             if prompt not in prompt_length:
                 prompt_length[prompt] = count(question)
             length = count(answer)
@@ -84,6 +84,17 @@ def read_verl_dump(
     )
 
 
+def read_prompts(folder: str | os.PathLike[str]) -> dict[int, frozenset[str]]:
+    """The prompts that each step trained on, each as a hash of its text, by training step.
+
+    Raises:
+        UserError: as :func:`read_verl_dump`.
+    """
+    return {
+        step: frozenset(_hash(line["input"]) for _, line in _lines(path)) for step, path in _step_files(Path(folder))
+    }
+
+
 def token_counter(tokenizer: str) -> Callable[[str], int]:
     """Number of tokens of a text by a Hugging Face tokenizer: a folder, or a model's name.
 
@@ -102,6 +113,10 @@ def token_counter(tokenizer: str) -> Callable[[str], int]:
             f"the tokenizer {tokenizer!r} cannot be loaded ({reason}): give a folder that holds one, or a model's name."
         ) from None
     return lambda text: len(loaded.encode(text, add_special_tokens=False))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _estimate(text: str) -> int:
