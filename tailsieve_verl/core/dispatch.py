@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -85,6 +86,7 @@ class DispatchedGroup:
     granularity: Granularity
     planned: bool = True
     closed: bool = False
+    slots: Sequence[int] | None = None  # of a placement of the user's own: index into the pool by session
     replicas: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -116,12 +118,17 @@ class Dispatcher:
         granularity: Granularity,
         *,
         planned: bool = True,
+        slots: Iterable[Sequence[int] | None] | None = None,
     ) -> None:
-        """Register groups of one pool in order; replacements (``planned=False``) go to the least loaded of the pool."""
+        """Register groups of one pool in order; replacements (``planned=False``) go to the least loaded of the pool.
+
+        ``slots`` places the first turns of a group in place of ``granularity``, by index into the pool.
+        """
         if not pool:
             raise ValueError("a pool needs at least one replica")
-        for order, (uid, count) in enumerate(zip(uids, sessions, strict=True)):
-            self.groups[uid] = DispatchedGroup(order, count, pool, granularity, planned)
+        given = itertools.repeat(None) if slots is None else slots
+        for order, (uid, count, own) in enumerate(zip(uids, sessions, given)):  # noqa: B905  (one of them may be endless)
+            self.groups[uid] = DispatchedGroup(order, count, pool, granularity, planned, slots=own)
 
     def close(self, uids: Iterable[str]) -> None:
         """Refuse further requests of these groups."""
@@ -158,6 +165,8 @@ class Dispatcher:
     def _first(self, group: DispatchedGroup, session: int) -> int:
         if not group.planned:
             return min(group.pool, key=self.loads.load.__getitem__)
+        if group.slots is not None:
+            return group.pool[group.slots[session]]
         return group.pool[pool_slot(group.order, session, group.sessions, len(group.pool), group.granularity)]
 
     def _later(self, group: DispatchedGroup, replica: int) -> int:

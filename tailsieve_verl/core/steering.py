@@ -169,10 +169,15 @@ class SteeredPolicy:
             self._running = (q, self._proposal.m or max(1, self.context.replicas // 2)) if q else (0, 0)
         return self._resolved()
 
-    def amend(self) -> Decision:
-        """The decision of the last :meth:`observe`, with what has been asked for since; vetoes end with it."""
+    def amend(self, *, end: bool = True) -> Decision:
+        """The decision of the last :meth:`observe`, with what has been asked for since.
+
+        Args:
+            end: it is final: vetoes end with it.
+        """
         decision = self._resolved()
-        self._vetoes = {}
+        if end:
+            self._vetoes = {}
         return decision
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,46 +1,83 @@
-"""A policy that cannot lose a run: if it raises, the run goes on under uniform dispatch, with a warning.
+"""Choices that cannot lose a run: a policy that fails leaves it uniform, a placement or selector of the user's own that
+fails gives way to ours; each with a warning, for the rest of the process's life.
 
-Only the policy is guarded. The books (ledger, step tracker, batch check) are not: if they break, the data can no longer
+Failing means to raise, to return nonsense, or, where the class is the user's own, not to return before a deadline.
+Only choices are guarded. The books (ledger, step tracker, batch check) are not: if they break, the data can no longer
 be trusted, and the run must stop.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from tailsieve_verl.core.plan import Decision, StepObservation, StepPlan
-from tailsieve_verl.core.policy import FixedPolicy, Policy, PolicyContext
+from tailsieve_verl.core.accounting import launch_counts
+from tailsieve_verl.core.bias import tail_order
+from tailsieve_verl.core.checks import as_count
+from tailsieve_verl.core.custom import PlacedGroup, PoolPlacement, TailSelector, checked_order, checked_slots
+from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation, StepPlan
+from tailsieve_verl.core.policy import FixedPolicy, Policy, PolicyContext, check_split
+from tailsieve_verl.core.steering import Request, SteeredPolicy
+from tailsieve_verl.integration.deadline import within
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+NO_PINS: dict[str, Any] = {"standing": {}, "next": None, "reason": ""}
+
 
 class GuardedPolicy:
-    """Passes everything to ``policy`` until it raises, then stays uniform for the rest of the process's life."""
+    """Passes everything to ``policy`` until it fails, then stays uniform for the rest of the process's life.
 
-    def __init__(self, policy: Policy) -> None:
+    Args:
+        policy: decides; callbacks may overrule it (:class:`~tailsieve_verl.core.steering.SteeredPolicy`).
+        callbacks: their names, in order.
+        deadline_s: longest that a policy of the user's own may take; ``None`` for ours, which do not wait for anything.
+    """
+
+    def __init__(self, policy: Policy, *, callbacks: Sequence[str] = (), deadline_s: float | None = None) -> None:
         self.context: PolicyContext = policy.context
-        self._policy: Policy = policy
+        self._steered: SteeredPolicy | None = SteeredPolicy(policy, callbacks)
+        self._deadline_s = deadline_s
+        self._uniform = FixedPolicy(policy.context, 0, 0)
         self.failure: str | None = None
 
     def plan(self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None) -> StepPlan:
-        try:
-            return self._policy.plan(step=step, carried=carried, last=last, stream_left=stream_left)
-        except Exception as error:
-            self._give_up("plan", step, error)
-            return self._policy.plan(step=step, carried=carried, last=last, stream_left=stream_left)
+        steered = self._steered
+        if steered is not None:
+            try:
+                plan = self._bounded(
+                    "plan", lambda: steered.plan(step=step, carried=carried, last=last, stream_left=stream_left)
+                )
+                _check_plan(plan, self.context, step, carried, last=last, stream_left=stream_left)
+                return plan
+            except Exception as error:
+                self._give_up("plan", step, error)
+        return self._uniform.plan(step=step, carried=carried, last=last, stream_left=stream_left)
 
     def observe(self, observation: StepObservation) -> Decision:
-        try:
-            return self._policy.observe(observation)
-        except Exception as error:
-            self._give_up("judge", observation.plan.step, error)
-            reason = f"the policy failed ({self.failure}): uniform from here on"
-            return Decision(observation.plan.step, 0, 0, settled=False, switched=True, reason=reason)
+        return self._decided("judge", observation.plan.step, lambda steered: steered.observe(observation))
+
+    def amend(self, decision: Decision, *, end: bool = True) -> Decision:
+        """``decision`` with what callbacks have asked for since; ``end`` if it is final."""
+        if self._steered is None:
+            return decision
+        return self._decided("amend its decision on", decision.step, lambda steered: steered.amend(end=end))
+
+    def request(self, request: Request) -> None:
+        """Take in a callback's request; ValueError if it makes no sense, or the policy has failed."""
+        if self._steered is None:
+            raise ValueError("the policy has failed and the run stays uniform")
+        self._steered.request(request)
+
+    def release(self, by: str) -> bool:
+        return self._steered is not None and self._steered.release(by)
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's own state; ``failed`` alone once it has failed, so that a resume starts it afresh."""
-        return self._policy.state_dict() if self.failure is None else {"failed": self.failure}
+        return self._steered.state_dict() if self._steered is not None else {"failed": self.failure}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if "failed" in state:
@@ -48,14 +85,56 @@ class GuardedPolicy:
                 "tailsieve: the policy had failed before the checkpoint (%s); it starts afresh", state["failed"]
             )
             return
+        assert self._steered is not None
         try:
-            self._policy.load_state_dict(state)
+            self._steered.load_state_dict(state)
         except Exception as error:
             self._give_up("restore its state for the step after", 0, error)
 
+    def steering_state(self) -> dict[str, Any] | None:
+        return self._steered.steering_state() if self._steered is not None else None
+
+    def load_steering_state(self, state: dict[str, Any] | None, *, same: bool = True) -> None:
+        """Restore the callbacks' pins, after the policy's state.
+
+        Args:
+            same: the policy is the one that the state was saved with; else the split comes from the new one.
+        """
+        if self._steered is None or state is None:
+            return
+        try:
+            gone = self._steered.load_steering_state(state if same else {**state, "next": None, "reason": ""})
+        except Exception as error:
+            logger.warning("tailsieve: the pins of the checkpoint do not fit this run and end: %s", error)
+            self._steered.load_steering_state(NO_PINS)
+            return
+        if gone:
+            logger.warning("tailsieve: the pins of callbacks that are not configured end: %s", ", ".join(gone))
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _decided(self, what: str, step: int, ask: Callable[[SteeredPolicy], Decision]) -> Decision:
+        steered = self._steered
+        if steered is not None:
+            try:
+                decision = self._bounded(what, lambda: ask(steered))
+                if not isinstance(decision, Decision):
+                    raise TypeError(f"a {type(decision).__name__} is no Decision")
+                for name in ("q", "m"):
+                    as_count(getattr(decision, name), name, 0)
+                check_split(decision.q, decision.m, self.context.n_groups, self.context.replicas)
+                return decision
+            except Exception as error:
+                self._give_up(what, step, error)
+        reason = f"the policy failed ({self.failure}): uniform from here on"
+        return Decision(step, 0, 0, settled=False, switched=steered is not None, reason=reason)
+
+    def _bounded(self, what: str, call: Callable[[], T]) -> T:
+        if self._deadline_s is None:
+            return call()
+        return within(self._deadline_s, f"the policy's {what} (callback_deadline_s)", call)
+
     def _give_up(self, what: str, step: int, error: Exception) -> None:
-        if self.failure is not None:
-            raise error  # uniform itself failed: that is a bug in the accounting
         self.failure = f"{type(error).__name__}: {error}"
         logger.warning(
             "tailsieve: the policy could not %s step %d (%s); the run goes on under uniform dispatch",
@@ -64,4 +143,70 @@ class GuardedPolicy:
             self.failure,
             exc_info=error,
         )
-        self._policy = FixedPolicy(self.context, 0, 0)
+        self._steered = None
+
+
+class GuardedPlacement:
+    """Asks the user's own placement for slots until it fails; without slots the router deals as the plan says."""
+
+    def __init__(self, placement: PoolPlacement, pool: str, deadline_s: float) -> None:
+        self._placement: PoolPlacement | None = placement
+        self._pool, self._deadline_s = pool, deadline_s
+
+    def slots(self, groups: Sequence[PlacedGroup], replicas: int) -> list[tuple[int, ...]] | None:
+        placement = self._placement
+        if placement is None or not groups:
+            return None
+        what = f"{self._pool}_placement {type(placement).__name__}"
+        try:
+            return within(self._deadline_s, what, lambda: checked_slots(placement, groups, replicas))
+        except Exception as error:
+            logger.warning(
+                "tailsieve: %s failed (%s: %s); its pool is dealt round robin from here on",
+                what,
+                type(error).__name__,
+                error,
+                exc_info=error,
+            )
+            self._placement = None
+            return None
+
+
+class GuardedSelector:
+    """Orders the cut groups by the user's own selector until it fails; by our tail signal without one."""
+
+    def __init__(self, selector: TailSelector | None = None, deadline_s: float = 10.0) -> None:
+        self._selector, self._deadline_s = selector, deadline_s
+
+    def order(self, cut: Sequence[GroupRecord]) -> list[int]:
+        selector = self._selector
+        if selector is not None:
+            what = f"tail_selector {type(selector).__name__}"
+            try:
+                return within(self._deadline_s, what, lambda: checked_order(selector, cut))
+            except Exception as error:
+                logger.warning(
+                    "tailsieve: %s failed (%s: %s); most unfinished responses go first from here on",
+                    what,
+                    type(error).__name__,
+                    error,
+                    exc_info=error,
+                )
+                self._selector = None
+        return tail_order([sum(not done for done in g.complete) for g in cut], [sum(g.tokens) for g in cut])
+
+
+def _check_plan(
+    plan: StepPlan, context: PolicyContext, step: int, carried: int, *, last: bool, stream_left: int | None
+) -> None:
+    """Raise unless a plan is one that the accounting allows."""
+    if not isinstance(plan, StepPlan):
+        raise TypeError(f"a {type(plan).__name__} is no StepPlan")
+    size = (plan.step, plan.n_groups, plan.replicas)
+    if size != (step, context.n_groups, context.replicas):
+        raise ValueError(f"(step, N, R) = {size} is not {(step, context.n_groups, context.replicas)}")
+    counts = launch_counts(context.n_groups, carried, plan.q, last=last, stream_left=stream_left)
+    if plan.counts != counts:
+        raise ValueError(f"{plan.counts} is not what {carried} carried groups and q={plan.q} give: {counts}")
+    if not (1 <= plan.m < plan.replicas if counts.tail else plan.m == 0):
+        raise ValueError(f"m={plan.m} cannot serve {counts.tail} tail groups on {plan.replicas} replicas")

@@ -18,6 +18,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from packaging.version import Version
 
+from tailsieve_verl.callbacks.build import build_callbacks, build_placement, build_selector
 from tailsieve_verl.config.schema import PREFIX, TailSieveConfigError, build_policy, parse
 from tailsieve_verl.integration import checkpoint
 from tailsieve_verl.integration.sampling import check_sampling
@@ -65,6 +66,10 @@ def check(config: DictConfig) -> None:
     raw = OmegaConf.select(config, PREFIX)
     settings = parse(OmegaConf.to_container(raw, resolve=True) if raw is not None else None)  # type: ignore[arg-type]
     build_policy(settings, n_groups, replicas)
+    build_callbacks(settings)
+    for pool in ("tail", "bulk"):
+        build_placement(settings, pool)
+    build_selector(settings)
     check_sampling(config, settings.sampling)
     check_speculation(config, settings.speculation, vllm)
     if replicas == 1 or n_groups == 1:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tailsieve_verl.core.bias import tail_order
+from tailsieve_verl.core.custom import PlacedGroup
 from tailsieve_verl.core.ledger import Launch, Ledger
 from tailsieve_verl.core.plan import GroupRecord, GroupStatus, StepObservation, StepPlan
 from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError
+from tailsieve_verl.integration.guarded import GuardedPlacement, GuardedSelector
 from tailsieve_verl.integration.prompts import PromptStream, Row, prompt_key, sessions_of
 from tailsieve_verl.integration.router import GroupLog, LaunchedGroup, StepLog, StepStatus
 
@@ -75,6 +76,7 @@ class RolloutStep:
 
     plan: StepPlan
     uids: dict[str, int] = field(default_factory=dict)
+    launches: tuple[Launch, ...] = ()
     was_cut: bool = False
     stragglers: tuple[str, ...] = ()
     sessions_done: dict[str, list[int]] = field(default_factory=dict)
@@ -94,6 +96,8 @@ class RolloutRunner:
         ledger, stream: the books, and the prompts.
         sessions: n, responses in a group.
         stall_deadline_s, health_interval_s, sync_deadline_s: see the configuration schema.
+        placements: by pool (``tail``, ``bulk``), placements of the user's own.
+        selector: orders the cut groups.
     """
 
     def __init__(
@@ -108,7 +112,10 @@ class RolloutRunner:
         stall_deadline_s: float,
         health_interval_s: float,
         sync_deadline_s: float,
+        placements: Mapping[str, GuardedPlacement] | None = None,
+        selector: GuardedSelector | None = None,
     ) -> None:
+        self._placements, self._selector = placements or {}, selector or GuardedSelector()
         self._router, self._replicas, self._agents = router, replicas, agents
         self._ledger, self._stream = ledger, stream
         self.sessions = sessions
@@ -120,7 +127,8 @@ class RolloutRunner:
         start = time.monotonic()
         step = RolloutStep(plan)
         launches = self._ledger.open(plan, drawn)
-        groups = self._announce(step, launches)
+        step.launches = tuple(launches)
+        groups = self._placed(step, self._announce(step, launches))
         self._router.open_step(
             plan.counts.batch,
             groups,
@@ -177,13 +185,25 @@ class RolloutRunner:
             dispatch_us=log.acquire_s / max(log.acquires, 1) * 1e6,
         )
 
+    def events(self, step: RolloutStep) -> list[tuple[Any, ...]]:
+        """What happened in a step that :meth:`wait` has brought to its end, in order of time: the callbacks' hook, and
+        what it is told beside the plan."""
+        log = step.log
+        assert log is not None
+        found: list[tuple[float, tuple[Any, ...]]] = []
+        if log.cut_s is not None and step.stragglers:
+            prompts = tuple(step.uids[uid] for uid in step.stragglers)
+            found.append((log.cut_s, ("on_cut", prompts, log.cut_s)))
+        for pool, seconds in (("tail", log.t_tail_s), ("bulk", log.t_bulk_s)):
+            if seconds is not None:
+                found.append((seconds, ("on_pool_done", pool, seconds)))
+        return [event for _, event in sorted(found, key=lambda entry: entry[0])]
+
     def close(self, step: RolloutStep, observation: StepObservation) -> None:
         """Settle the accounts: the batch is trained, stragglers are carried in order of their tail signal."""
         trained = [g.prompt for g in observation.groups if g.status == "trained"]
         cut = [g for g in observation.groups if g.status == "cut"]
-        unfinished = [sum(not done for done in g.complete) for g in cut]
-        order = tail_order(unfinished, [sum(g.tokens) for g in cut])
-        self._ledger.close(trained, [cut[i].prompt for i in order])
+        self._ledger.close(trained, [cut[i].prompt for i in self._selector.order(cut)])
         self._stream.release(self._ledger.waiting)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -195,6 +215,20 @@ class RolloutRunner:
             step.uids[uid] = launch.prompt
             row = self._stream.rows[launch.prompt]
             groups.append(LaunchedGroup(uid, launch.route, sessions_of(row, self.sessions)))
+        return groups
+
+    def _placed(self, step: RolloutStep, groups: list[LaunchedGroup]) -> list[LaunchedGroup]:
+        """The groups with the slots of the user's own placements, if there are any."""
+        pools = {"tail": (True, step.plan.tail_replicas), "bulk": (False, step.plan.bulk_replicas)}
+        for pool, placement in self._placements.items():
+            is_tail, replicas = pools[pool]
+            mine = [i for i, group in enumerate(groups) if (group.route == "tail") == is_tail]
+            keys = [prompt_key(self._stream.rows[step.uids[groups[i].uid]]) for i in mine]
+            slots = placement.slots(
+                [PlacedGroup(key, groups[i].sessions) for key, i in zip(keys, mine, strict=True)], len(replicas)
+            )
+            for i, row in zip(mine, slots or (), strict=False):
+                groups[i] = groups[i]._replace(slots=row)
         return groups
 
     def _cut(self, step: RolloutStep) -> None:

@@ -30,6 +30,7 @@ class LaunchedGroup(NamedTuple):
     uid: str
     route: Route
     sessions: int
+    slots: tuple[int, ...] | None = None  # index into the pool by session, from a placement of the user's own
 
 
 @dataclass
@@ -292,7 +293,14 @@ class TailSieveRouter:
         for group in groups:
             n = group.sessions
             self._logs[group.uid] = SessionLog([None] * n, [None] * n, [0] * n)
-        self._dispatch.add([g.uid for g in groups], [g.sessions for g in groups], pool, placement, planned=planned)
+        self._dispatch.add(
+            [g.uid for g in groups],
+            [g.sessions for g in groups],
+            pool,
+            placement,
+            planned=planned,
+            slots=[g.slots for g in groups],
+        )
 
     async def _wait_change(self, timeout_s: float) -> None:
         with suppress(TimeoutError):

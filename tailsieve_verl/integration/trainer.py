@@ -27,7 +27,12 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
+from tailsieve_verl.callbacks.base import RunInfo
+from tailsieve_verl.callbacks.build import build_callbacks, build_placement, build_selector
+from tailsieve_verl.callbacks.console import ConsoleLine
+from tailsieve_verl.callbacks.runner import CallbackRunner, names_of
 from tailsieve_verl.config.schema import build_policy, parse
+from tailsieve_verl.config.targets import Target
 from tailsieve_verl.core.ledger import Ledger
 from tailsieve_verl.core.lengths import LengthMonitor
 from tailsieve_verl.core.metrics import step_metrics
@@ -36,7 +41,7 @@ from tailsieve_verl.integration import checkpoint, console, preflight, speculati
 from tailsieve_verl.integration.client import TailSieveLLMClient
 from tailsieve_verl.integration.context import ROUTED
 from tailsieve_verl.integration.deadline import RolloutStalledError, within
-from tailsieve_verl.integration.guarded import GuardedPolicy
+from tailsieve_verl.integration.guarded import GuardedPlacement, GuardedPolicy, GuardedSelector
 from tailsieve_verl.integration.ports import RayAgents, RayReplicas, RayRouter
 from tailsieve_verl.integration.prompts import PromptStream, Row, merge, sessions_of
 from tailsieve_verl.integration.record import RunRecord
@@ -70,7 +75,7 @@ class TailSieveTrainer(PPOTrainerSync):
             self.config.actor_rollout_ref.rollout.router_config_path = str(ROUTER_YAML)
         replicas = preflight.count_replicas(config)
         self.n_groups = int(config.data.train_batch_size)
-        self.policy = GuardedPolicy(build_policy(self.settings, self.n_groups, replicas))
+        self._build_choices(replicas)
         self.ledger = Ledger(max_retries=self.settings.max_retries)
         self._configure_speculation(replicas)
         self.lengths = LengthMonitor(max_tokens=config.data.get("max_response_length"))
@@ -81,6 +86,20 @@ class TailSieveTrainer(PPOTrainerSync):
         self.depths: speculation.DepthControl | None = None
 
     # ---- set-up ---------------------------------------------------------------------------------------------------
+
+    def _build_choices(self, replicas: int) -> None:
+        """The policy and the callbacks, which may overrule it."""
+        settings = self.settings
+        callbacks = build_callbacks(settings)
+        own = isinstance(settings.policy, Target)
+        self.policy = GuardedPolicy(
+            build_policy(settings, self.n_groups, replicas),
+            callbacks=names_of(callbacks),
+            deadline_s=settings.callback_deadline_s if own else None,
+        )
+        self.callbacks = CallbackRunner(
+            callbacks, self.policy, deadline_s=settings.callback_deadline_s, strict=settings.callbacks_strict
+        )
 
     def _configure_speculation(self, replicas: int) -> None:
         """Add what the engines need to be launched with."""
@@ -144,20 +163,41 @@ class TailSieveTrainer(PPOTrainerSync):
             stall_deadline_s=settings.stall_deadline_s,
             health_interval_s=settings.health_interval_s,
             sync_deadline_s=settings.sync_deadline_s,
+            placements={
+                pool: GuardedPlacement(placement, pool, settings.callback_deadline_s)
+                for pool in ("tail", "bulk")
+                if (placement := build_placement(settings, pool)) is not None
+            },
+            selector=GuardedSelector(build_selector(settings), settings.callback_deadline_s),
         )
         spec = settings.speculation
         if spec.enabled:
             seats = int(self.config.actor_rollout_ref.rollout.max_num_seqs)
             self.depths = speculation.DepthControl(spec, self.replica_port, seats)
-        super().fit(agent_loop_manager)
+        try:
+            super().fit(agent_loop_manager)
+        except BaseException as error:
+            self.callbacks.end(f"{type(error).__name__}: {error}")
+            raise
+        self.callbacks.end(None)
         print("\n".join(console.summary(self._history)), flush=True)
 
     def on_train_begin(self) -> None:
         super().on_train_begin()
         context = self.policy.context
-        run = {"n_groups": context.n_groups, "replicas": context.replicas, "n": self.runner.sessions}
-        run.update(policy=self.settings.policy, speculation=self.settings.speculation.method)
+        run: dict[str, Any] = {"n_groups": context.n_groups, "replicas": context.replicas, "n": self.runner.sessions}
+        run.update(policy=self._policy_identity()["name"], speculation=self.settings.speculation.method)
         self.run_record.start(run, first_step=self.global_steps)
+        self.callbacks.start(
+            RunInfo(
+                n_groups=context.n_groups,
+                replicas=context.replicas,
+                sessions=self.runner.sessions,
+                folder=str(self.config.trainer.default_local_dir),
+                first_step=self.global_steps,
+                last_step=self.last_step,
+            )
+        )
 
     # ---- one step -------------------------------------------------------------------------------------------------
 
@@ -165,9 +205,12 @@ class TailSieveTrainer(PPOTrainerSync):
         plan = self.policy.plan(
             step=self.global_steps, carried=len(self.ledger.carried), last=self.global_steps >= self.last_step
         )
+        self.callbacks.at_step(plan.step)
+        self.callbacks.emit("on_plan", plan)
         if self.depths is not None:
             self.depths.apply(plan)
         self._step = self.runner.open(plan)
+        self.callbacks.emit("on_dispatch", plan, self._step.launches)
         return {}
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
@@ -199,6 +242,8 @@ class TailSieveTrainer(PPOTrainerSync):
         """Called by the replay buffer: complete the rollout; uid -> responses for the groups of the batch."""
         assert self._step is not None
         uids = self.runner.wait(self._step)
+        for hook, *told in self.runner.events(self._step):
+            self.callbacks.emit(hook, self._step.plan, *told)
         rows, n = self.stream.rows, self.runner.sessions
         return {uid: sessions_of(rows[self._step.uids[uid]], n) for uid in uids}
 
@@ -214,14 +259,18 @@ class TailSieveTrainer(PPOTrainerSync):
         start = time.monotonic()
         observation = self.runner.observation(self._step)
         self.runner.close(self._step, observation)
-        decision = self.policy.observe(observation)
+        in_hooks = -self.callbacks.seconds
+        self.callbacks.emit("on_step_observed", observation)
+        decision = self.callbacks.emit_decision(self.policy.observe(observation), self.policy.amend)
+        in_hooks += self.callbacks.seconds
         metrics = step_metrics(observation, decision, carried_next=len(self.ledger.carried))
         metrics.update(trained_total=self.ledger.trained, dropped_total=self.ledger.dropped)
         metrics.update(self._bias_metrics(observation))
         if self.depths is not None:
             metrics.update(self.depths.collect(observation.plan))
         metrics["dispatch_s"] = self._step.dispatch_s
-        metrics["decide_s"] = time.monotonic() - start
+        metrics["decide_s"] = time.monotonic() - start - in_hooks
+        metrics["callbacks_s"] = self.callbacks.seconds
         metrics["overhead_s"] = metrics["dispatch_s"] + metrics["abort_s"] + metrics["decide_s"]
         self._metrics, self._reason = metrics, decision.reason
         batch = {self._step.uids[uid]: facts for uid, facts in self.replay_buffer.batch.items()}
@@ -252,7 +301,9 @@ class TailSieveTrainer(PPOTrainerSync):
         self._history.append(ours)
         timings = {f"timing_s/{name}": value for name, value in timing_raw.items()}
         self.run_record.trained(self.global_steps, {**ours, **timings})
-        print(console.step_line(self.global_steps, ours, self._reason), flush=True)
+        self.callbacks.emit("on_step_end", self.global_steps, ours)
+        if not self.callbacks.has(ConsoleLine):
+            print(console.step_line(self.global_steps, ours, self._reason), flush=True)
 
     # ---- checkpoints ----------------------------------------------------------------------------------------------
 
@@ -266,6 +317,7 @@ class TailSieveTrainer(PPOTrainerSync):
             "stream": self.stream.state_dict(),
             "lengths": self.lengths.state_dict(),
             "speculation": self.depths.state_dict() if self.depths is not None else None,
+            "callbacks": {"states": self.callbacks.state_dict(), "steering": self.policy.steering_state()},
         }
         checkpoint.save(folder, state, {prompt: self.stream.rows[prompt] for prompt in waiting})
         super()._save_checkpoint()
@@ -282,6 +334,8 @@ class TailSieveTrainer(PPOTrainerSync):
         self.lengths.load_state_dict(state["lengths"])
         if self.depths is not None and state.get("speculation"):
             self.depths.load_state_dict(state["speculation"])
+        callbacks = state.get("callbacks") or {"states": {}, "steering": None}
+        self.callbacks.load_state_dict(callbacks["states"])
         saved = {key: state["policy"].get(key) for key in self._policy_identity()}
         if saved == self._policy_identity():
             self.policy.load_state_dict(state["policy"]["state"])
@@ -291,7 +345,10 @@ class TailSieveTrainer(PPOTrainerSync):
                 saved,
                 self._policy_identity(),
             )
+        self.policy.load_steering_state(callbacks["steering"], same=saved == self._policy_identity())
 
     def _policy_identity(self) -> dict[str, Any]:
         """What must be the same for a saved policy state to mean anything."""
-        return {"name": self.settings.policy, "replicas": self.policy.context.replicas}
+        policy = self.settings.policy
+        name = policy.path if isinstance(policy, Target) else policy
+        return {"name": name, "replicas": self.policy.context.replicas}

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tailsieve_verl.core.plan import Candidate, Decision, GroupRecord, StepObservation, StepPlan
+from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation, StepPlan
 
 #: Version of the lines. 1: all groups of every step. 2: large steps are sampled, with ``totals``.
 SCHEMA = 2
@@ -87,7 +87,8 @@ def plan_fields(plan: StepPlan) -> dict[str, Any]:
 
 
 def decision_fields(decision: Decision) -> dict[str, Any]:
-    return {**vars(decision), "candidates": [_candidate_fields(c) for c in decision.candidates]}
+    candidates = [dict(vars(candidate)) for candidate in decision.candidates]
+    return {**vars(decision), "candidates": candidates, "extra": dict(decision.extra)}
 
 
 def sampled(groups: Sequence[GroupRecord], most_requests: int) -> list[GroupRecord]:
@@ -154,10 +155,6 @@ def plain(value: Any) -> Any:
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"cannot record a {type(value).__name__}")
-
-
-def _candidate_fields(candidate: Candidate) -> dict[str, Any]:
-    return dict(vars(candidate))
 
 
 def _finite(seconds: float) -> float | None:
