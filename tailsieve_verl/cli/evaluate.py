@@ -46,7 +46,8 @@ from tailsieve_verl.evaluate.run import (
     missing,
     settings_of,
 )
-from tailsieve_verl.evaluate.table import figures, markdown, table3
+from tailsieve_verl.evaluate.table import figures, table3
+from tailsieve_verl.markdown import markdown_table
 from tailsieve_verl.replay.engine import EngineSpec
 
 _SAMPLING = "Sampling (default: the paper's Table A.1)"
@@ -65,8 +66,8 @@ def command(
     bench: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Repeatable: NAME@K=FILE, where @K and =FILE may be left out; names are {', '.join(KNOWN)}. Default: all four, k = 1 for the "
-            "first two and 10 for AIME."
+            help=f"Repeatable: NAME@K=FILE, where @K and =FILE may be left out; names are {', '.join(KNOWN)}. "
+            "Default: all four, k = 1 for the first two and 10 for AIME."
         ),
     ] = None,
     data: Annotated[Path, typer.Option(help="Folder where tailsieve data wrote NAME/test.parquet.")] = Path("data"),
@@ -234,7 +235,7 @@ def _encoder(model: str, thinking: bool) -> Callable[[Problem], list[int]]:
 def _show(evaluations: Sequence[Evaluation], benchmarks: Sequence[Benchmark], out: Path, as_json: bool) -> None:
     rows, numbers = table3(evaluations, benchmarks), figures(evaluations, benchmarks)
     write_csv(out / "table3.csv", numbers)
-    write_whole(out / "table3.md", lambda name: Path(name).write_text(markdown(rows), encoding="utf-8"))
+    write_whole(out / "table3.md", lambda name: Path(name).write_text(markdown_table(rows), encoding="utf-8"))
     faults = [f"{e.label}, {name}: {why}." for e in evaluations for name, why in e.faults.items()]
     if as_json:
         data: dict[str, Any] = {"table": numbers, "faults": faults}

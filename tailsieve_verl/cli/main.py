@@ -21,7 +21,7 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from tailsieve_verl.cli import advise, calibrate, data, doctor, evaluate, replay, simulate, trace
+    from tailsieve_verl.cli import advise, calibrate, compare, data, doctor, evaluate, replay, simulate, trace
 
     app.command("simulate")(simulate.command)
     app.command("calibrate")(calibrate.command)
@@ -30,6 +30,7 @@ def _register() -> None:
     app.command("doctor", context_settings=doctor.CONTEXT)(doctor.command)
     app.command("data")(data.command)
     app.command("evaluate")(evaluate.command)
+    app.command("compare")(compare.command)
     app.add_typer(trace.app, name="trace")
 
 

@@ -45,13 +45,6 @@ def figures(evaluations: Sequence[Evaluation], benchmarks: Sequence[Benchmark]) 
     return rows
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as a markdown table."""
-    columns = list(rows[0])
-    lines = [columns, ["---"] * len(columns), *([str(row[c]) for c in columns] for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def _cell(evaluation: Evaluation, base: Evaluation | None, bench: Benchmark) -> str:
     found = evaluation.scores.get(bench.name)
     if found is None:

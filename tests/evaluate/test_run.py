@@ -12,7 +12,8 @@ from tailsieve_verl.errors import UserError
 from tailsieve_verl.evaluate.benchmarks import read_benchmark
 from tailsieve_verl.evaluate.records import Answer, Records
 from tailsieve_verl.evaluate.run import Sampling, ask, count, grade, load_reward, missing, settings_of
-from tailsieve_verl.evaluate.table import figures, markdown, table3
+from tailsieve_verl.evaluate.table import figures, table3
+from tailsieve_verl.markdown import markdown_table
 from tailsieve_verl.replay.engine import EngineSpec, Place
 
 from . import questions
@@ -149,6 +150,6 @@ def test_table_3(tmp_path):
     rows = table3(evaluations, [made])
     assert rows[0] == {"checkpoint": "base", "made pass@1": "25.00 ±25.00"}
     assert rows[1] == {"checkpoint": "tailsieve", "made pass@1": "75.00 ±25.00 (+50.00)"}
-    assert markdown(rows).splitlines()[2] == "| base | 25.00 ±25.00 |"
+    assert markdown_table(rows).splitlines()[2] == "| base | 25.00 ±25.00 |"
     numbers = figures(evaluations, [made])
     assert [(n["pass_at_k"], n["change"], n["samples"]) for n in numbers] == [(0.25, 0.0, 4), (0.75, 0.5, 4)]

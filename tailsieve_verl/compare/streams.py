@@ -1,0 +1,50 @@
+"""Did two runs train on the same prompts in the same order? Only then are their steps pairs.
+
+TailSieve moves a prompt to a later step (it carries it), but draws the same stream: the n-th prompt of one run must be
+the n-th of the other. Runs without a record are compared by their dumped texts: after T steps of N prompts each, all
+but the carried ones, fewer than N, are the same.
+"""
+
+from __future__ import annotations
+
+from tailsieve_verl.compare.runlog import RunLog
+
+
+def difference(one: RunLog, other: RunLog) -> str | None:
+    """Why the runs cannot be paired step by step, in words; ``None`` if they can."""
+    for key, meaning in (("n_groups", "prompt groups a step"), ("n", "responses a group"), ("replicas", "replicas")):
+        if key in one.shape and key in other.shape and one.shape[key] != other.shape[key]:
+            return f"{one.label} has {one.shape[key]} {meaning} and {other.label} {other.shape[key]}"
+    if one.stream and other.stream:
+        return _by_serial(one, other)
+    if one.texts and other.texts:
+        return _by_text(one, other)
+    without = one if not (one.stream or one.texts) else other
+    return f"{without.label} has neither a TailSieve record nor rollout dumps that would tell its prompts"
+
+
+def _by_serial(one: RunLog, other: RunLog) -> str | None:
+    common = sorted(one.stream.keys() & other.stream.keys())
+    for serial in common:
+        if one.stream[serial] != other.stream[serial]:
+            return (
+                f"prompt {serial} of the stream is {one.stream[serial]} in {one.label} and {other.stream[serial]} in "
+                f"{other.label}"
+            )
+    return None if common else f"{one.label} and {other.label} have no step in common"
+
+
+def _by_text(one: RunLog, other: RunLog) -> str | None:
+    common = sorted(one.texts.keys() & other.texts.keys())
+    if not common:
+        return f"{one.label} and {other.label} have no dumped step in common"
+    ours = frozenset().union(*(one.texts[step] for step in common))
+    theirs = frozenset().union(*(other.texts[step] for step in common))
+    batch = max(len(run.texts[step]) for run in (one, other) for step in common)
+    apart = max(len(ours - theirs), len(theirs - ours))
+    # With one batch alone, sets that share nothing would pass: at least half must be shared then.
+    if apart >= batch or apart > min(len(ours), len(theirs)) / 2:
+        return (
+            f"{apart} prompts of {one.label} or {other.label} are not in the other's steps {common[0]} to {common[-1]}"
+        )
+    return None
