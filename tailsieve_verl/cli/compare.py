@@ -78,7 +78,8 @@ def command(
         print_json({"runs": summary(study, skip), "speedups": comparison_rows(study), "notes": notes(study)})
         return
     print_table(run_table(study, skip), "Runs")
-    print_table(speedup_table(study), "Speed-up")
+    terminal = [{key: value for key, value in row.items() if key != "step"} for row in speedup_table(study)]
+    print_table(terminal, "Speed-up of generation")
     if biases := bias_table(study):
         print_table(biases, "Lengths trained on, against the run's own fresh pools")
     if lengths := length_table(study):

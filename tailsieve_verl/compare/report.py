@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tailsieve_verl.compare.speedup import Interval
-from tailsieve_verl.compare.study import Comparison, Study, summary
+from tailsieve_verl.compare.study import Study, summary
 from tailsieve_verl.markdown import markdown_table
 
 
@@ -41,7 +41,7 @@ def speedup_table(study: Study) -> list[dict[str, Any]]:
         {
             "run": c.run,
             "over": c.baseline,
-            "steps": _steps(c),
+            "steps": c.window,
             "of means": interval(c.generation.of_means),
             "paired": interval(c.generation.paired),
             "faster": "-" if c.generation.faster is None else f"{c.generation.faster:.0%}",
@@ -161,10 +161,6 @@ def _columns(name: str, found: Interval | None) -> dict[str, float | None]:
     if found is None:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-
-
-def _steps(c: Comparison) -> str:
-    return f"{c.window}, {c.generation.first}-{c.generation.last}" if c.window == "all" else c.window
 
 
 def _number(value: float | None, digits: int = 4) -> str:

@@ -168,7 +168,7 @@ def _windows(
     if max(common) > early:
         windows[f"1-{early}"] = [step for step in common if step <= early]
     if split and len(split) < len(common):
-        windows["with a split"] = split
+        windows["split"] = split
     return [_compared(run, against, name, steps, bounds, paired) for name, steps in windows.items() if steps]
 
 

@@ -34,15 +34,15 @@ def test_every_run_against_the_first_and_drafts_against_drafts_under_uniform_rou
         {
             ("tailsieve", "uniform", "all"): 40 / 28,
             ("tailsieve", "uniform", "1-8"): 32 / 20,
-            ("tailsieve", "uniform", "with a split"): 2.0,
+            ("tailsieve", "uniform", "split"): 2.0,
             ("mtp_uniform", "uniform", "all"): 2.0,
             ("mtp_uniform", "uniform", "1-8"): 2.0,
             ("mtp", "uniform", "all"): 40 / 12,
             ("mtp", "uniform", "1-8"): 4.0,
-            ("mtp", "uniform", "with a split"): 4.0,
+            ("mtp", "uniform", "split"): 4.0,
             ("mtp", "mtp_uniform", "all"): 20 / 12,  # D.1
             ("mtp", "mtp_uniform", "1-8"): 2.0,
-            ("mtp", "mtp_uniform", "with a split"): 2.0,
+            ("mtp", "mtp_uniform", "split"): 2.0,
         }
     )
 
