@@ -33,7 +33,7 @@ def two(tmp_path):
 def test_tables_files_and_json(two, tmp_path):
     out = tmp_path / "out"
     result = invoke(two[0], f"tailsieve={two[1]}", "--out", out)
-    assert "2.00 (2.00-2.00)" in result.output
+    assert "(2.00-2.00)" in result.output
     with (out / "fig7.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 18
