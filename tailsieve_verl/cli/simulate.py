@@ -65,7 +65,7 @@ def command(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="Repeatable: uniform_group, verl_default, fixed:q=8,m=2, inner_loop, tailsieve, paper, "
+            help="Repeatable: uniform_group, verl_default, fixed:q=8,m=2, inner_loop, tailsieve, paper, history, auto, "
             "uniform_oracle, seer_oracle, streamrl_oracle. Any of them with drafts, as verl_default:depth=3, "
             "tailsieve:depth=auto or fixed:q=8,m=2,depth.bulk=3,depth.tail=1:5/8:2. "
             "Default: " + ", ".join(DEFAULT_POLICIES) + "."

@@ -19,10 +19,12 @@ from tailsieve_verl.core.custom import PoolPlacement, SplitPolicy
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.plan import Granularity
 from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy, Policy, PolicyContext, check_split
+from tailsieve_verl.core.selector import HistorySelector, SelectorConfig
 from tailsieve_verl.curves import load_curve
 
 __all__ = ["PREFIX", "TailSieveConfig", "TailSieveConfigError", "build_policy", "parse", "resolve_split"]
 
+SELECTORS = ("cutoff", "history", "auto")
 POLICIES = ("controller", "inner_loop", "fixed", "uniform_group")
 PLACEMENTS = ("group", "request")
 SWITCHES = ("reoptimise_q", "search_far", "predicted_test", "guard", "reenter", "record", "callbacks_strict")
@@ -49,6 +51,10 @@ class TailSieveConfig:
         curve: for ``controller``: file with a measured decode curve; null learns it from completions.
         reoptimise_q, search_far, predicted_test, guard, reenter, inner_gain, outer_gain, enter_gain, guard_excess,
             switch_limit: for ``controller``, see :class:`~tailsieve_verl.core.controller.ControllerConfig`.
+        selector: who chooses what is kept apart: ``cutoff``, the prompts' ``history`` or ``auto``, see
+            :mod:`~tailsieve_verl.core.selector`; the last two need ``policy=controller``.
+        history_from: earlier run whose lengths the history begins with: its folder, a history file, or verl's dumps.
+        history_scenarios, history_control_every: see :class:`~tailsieve_verl.core.selector.SelectorConfig`.
         tail_placement, bulk_placement: deal a pool's work by whole ``group`` or by ``request``; or a class.
         tail_selector: class by ``_target_`` that orders the carried groups; null: most unfinished responses first.
         max_retries: how often a failing prompt is generated again before it is dropped.
@@ -78,6 +84,10 @@ class TailSieveConfig:
     enter_gain: float = ControllerConfig.enter_gain
     guard_excess: float = ControllerConfig.guard_excess
     switch_limit: int = ControllerConfig.switch_limit
+    selector: str = "cutoff"
+    history_from: str | None = None
+    history_scenarios: int = SelectorConfig.scenarios
+    history_control_every: int = SelectorConfig.control_every
     tail_placement: str | Target = "request"
     bulk_placement: str | Target = "request"
     tail_selector: Target | None = None
@@ -108,6 +118,13 @@ def parse(raw: Mapping[str, Any] | None) -> TailSieveConfig:
             raise TailSieveConfigError(f"{PREFIX}.{key} is not a TailSieve setting; {hint}")
         values[key] = _converted(key, value)
     _one_of("policy", values.get("policy", known["policy"].default), POLICIES)
+    _one_of("selector", values.get("selector", known["selector"].default), SELECTORS)
+    if values.get("selector", "cutoff") != "cutoff" and values.get("policy", "controller") != "controller":
+        raise TailSieveConfigError(
+            f"{PREFIX}.selector={values['selector']} needs {PREFIX}.policy=controller; change one of them."
+        )
+    if values.get("history_from") is not None and values.get("selector", "cutoff") == "cutoff":
+        raise TailSieveConfigError(f"{PREFIX}.history_from needs {PREFIX}.selector=history or auto; set one of them.")
     for key in ("tail_placement", "bulk_placement"):
         _one_of(key, values.get(key, known[key].default), PLACEMENTS)
     if values.get("schedule") and values.get("policy", known["policy"].default) != "fixed":
@@ -147,13 +164,23 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
         policy: Policy = build_target("policy", config.policy, SplitPolicy, context, methods=POLICY_METHODS)
         return policy
     if config.policy == "controller" and replicas > 1 and n_groups > 1:
-        return Controller(
+        controller = Controller(
             ControllerConfig(q, m, **{name: getattr(config, name) for name in CONTROLLER_SETTINGS}),
             n_groups,
             replicas,
             tail_placement=context.tail_placement,
             bulk_placement=context.bulk_placement,
             curve=None if config.curve is None else _loaded(config.curve),
+        )
+        if config.selector == "cutoff":
+            return controller
+        return HistorySelector(
+            controller,
+            SelectorConfig(
+                config.selector,  # type: ignore[arg-type]  # checked by parse
+                config.history_scenarios,
+                config.history_control_every,
+            ),
         )
     if config.policy == "inner_loop" and q:
         return InnerLoopPolicy(context, q, m)
@@ -199,8 +226,10 @@ def _converted(key: str, value: Any) -> Any:
         return None if value is None else _whole(key, value, minimum=0)
     if key == "max_retries":
         return _whole(key, value, minimum=0)
-    if key == "switch_limit":
+    if key in ("switch_limit", "history_scenarios"):
         return _whole(key, value, minimum=1)
+    if key == "history_control_every":
+        return _whole(key, value, minimum=2)
     if key in GAINS:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
             raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be a share between 0 and 1, for example 0.03.")
@@ -208,6 +237,10 @@ def _converted(key: str, value: Any) -> Any:
     if key == "curve":
         if value is not None and not isinstance(value, str):
             raise TailSieveConfigError(f"{PREFIX}.curve={value} must be the path of a .json or .csv file, or null.")
+        return value
+    if key == "history_from":
+        if value is not None and not isinstance(value, str):
+            raise TailSieveConfigError(f"{PREFIX}.history_from={value} must be a path, or null.")
         return value
     if key.endswith("_s"):
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:

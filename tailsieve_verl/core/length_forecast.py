@@ -113,6 +113,11 @@ class LengthForecast:
         return self._runaway / self._responses if self._responses else 0.0
 
     @property
+    def within(self) -> float:
+        """Standard deviation of a response about its prompt's level (log)."""
+        return math.sqrt(self._within)
+
+    @property
     def error(self) -> float:
         """Standard error of a predicted level beyond that of few responses: drift, and levels of another policy."""
         return math.sqrt(self._left / self._left_groups) if self._left_groups >= 1.0 else 0.0
@@ -157,6 +162,37 @@ class LengthForecast:
             logs[runs] = np.maximum(logs[runs], rng.choice(self._runaways, int(runs.sum())))
         return np.asarray(np.exp(np.clip(logs, 0.0, self._longest)))
 
+    def beyond(self, tokens: Floats, complete: NDArray[np.bool_], forecast: Forecast, count: int, seed: int) -> Floats:
+        """Lengths with the censored ones drawn beyond what they had reached, [count, G, n] tokens.
+
+        Args:
+            tokens, complete: as seen, [G, n].
+            forecast: of the groups, [G].
+        """
+        rng = np.random.default_rng((seed, count))
+        lengths = np.repeat(tokens[None], count, axis=0)
+        group, response = np.nonzero(~complete)
+        if not group.size or not self.ready:
+            return lengths
+        level = np.where(forecast.known, forecast.level, robust_means(np.log(np.maximum(tokens, 1.0)), self.within))
+        reached = np.log(np.maximum(tokens[group, response], 1.0))
+        deviations = np.sort(self._deviation)
+        at = np.searchsorted(deviations, reached - level[group], side="right")
+        left = deviations.size - at
+        pick = at + (rng.random((count, group.size)) * left).astype(np.int64)
+        drawn = level[group] + deviations[np.minimum(pick, deviations.size - 1)]
+        # Longer than any that was no runaway, or one of those that ran away from there: it may be one.
+        away = np.sort(self._runaways)
+        first = np.searchsorted(away, reached, side="right")
+        longer = away.size - first
+        if away.size:
+            share = np.where(left > 0, self.runaway_share * deviations.size / np.maximum(left, 1), 1.0)
+            runs = (rng.random(drawn.shape) < share) & (longer > 0)
+            taken = np.minimum(first + (rng.random(drawn.shape) * longer).astype(np.int64), away.size - 1)
+            drawn = np.where(runs, away[taken], drawn)
+        lengths[:, group, response] = np.exp(np.maximum(reached, np.minimum(drawn, max(self._longest, 0.0))))
+        return lengths
+
     # ---- taking in ------------------------------------------------------------------------------------------------
 
     def observe(self, step: int, groups: Sequence[GroupRecord]) -> None:
@@ -179,7 +215,7 @@ class LengthForecast:
         entries = self.history.look_up(keys)
         forecast = self.predict(keys, step)
         logs = self._completed(logs, complete, forecast)
-        level = robust_means(logs, math.sqrt(self._within))
+        level = robust_means(logs, self.within)
         count = np.where(complete, 1.0, CENSORED_WEIGHT * seen).sum(axis=1)
         self._note_misses(step, entries, level, count, fresh)
         self._note_scatter(logs, level, fresh)
@@ -224,7 +260,7 @@ class LengthForecast:
     def _note_scatter(self, logs: Floats, level: Floats, fresh: NDArray[np.bool_]) -> None:
         n = logs.shape[1]
         deviation = (logs - level[:, None]) * math.sqrt(n / max(1, n - 1))
-        away = deviation > RUNAWAY_AT * math.sqrt(self._within) if self._level.size else np.zeros_like(logs, dtype=bool)
+        away = deviation > RUNAWAY_AT * self.within if self._level.size else np.zeros_like(logs, dtype=bool)
         keep = max(0.0, 1.0 - logs.size / RUNAWAY_MEMORY)
         self._runaway = keep * self._runaway + float(away.sum())
         self._responses = keep * self._responses + float(logs.size)
@@ -247,7 +283,7 @@ class LengthForecast:
         """Log lengths with the censored ones as long as they are expected to be, [G, n]."""
         if complete.all():
             return logs
-        spread = math.sqrt(self._within)
+        spread = self.within
         deviations = np.sort(self._deviation) if self._deviation.size else np.linspace(-2.0, 2.0, 64) * spread
         above = np.cumsum(deviations[::-1])[::-1] / np.arange(deviations.size, 0, -1)  # mean of those at least as high
         level = np.where(forecast.known, forecast.level, robust_means(logs, spread))

@@ -60,6 +60,7 @@ class StepPlan:
         counts: groups by route.
         tail_placement, bulk_placement: how each pool deals its work over its replicas.
         reason: why, in words.
+        by_history: the policy places each request itself, by its prompt's history; else the pools deal them.
     """
 
     step: int
@@ -71,6 +72,7 @@ class StepPlan:
     tail_placement: Granularity = "request"
     bulk_placement: Granularity = "request"
     reason: str = ""
+    by_history: bool = False
 
     @property
     def tail_replicas(self) -> range:

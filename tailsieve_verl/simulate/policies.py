@@ -4,6 +4,7 @@ uniform_group                    the paper's baseline, whole groups dealt over a
 verl_default                     verl's own: single requests dealt over all replicas
 fixed:q=8,m=2                    a split that stays (defaults: N/8, R/2)
 inner_loop:m=2                   the paper's inner loop alone (its "fixed replica allocation")
+history, auto                    the presets `history` and `auto`: placement by prompt history
 tailsieve, paper                 the presets `default` and `paper`; settings after the colon, as in the run
 uniform_oracle, seer_oracle, streamrl_oracle:m=2    placements with realised lengths known (paper A.2)
 
@@ -24,6 +25,7 @@ from tailsieve_verl.config.schema import TailSieveConfigError, build_policy, par
 from tailsieve_verl.core.controller import Controller
 from tailsieve_verl.core.placement import Placement, SeerOracle, StreamRLOracle, UniformOracle
 from tailsieve_verl.core.policy import FixedPolicy, Policy, PolicyContext
+from tailsieve_verl.core.selector import HistorySelector
 from tailsieve_verl.errors import UserError
 from tailsieve_verl.simulate.drafting import PoolDepths, parse_depth
 
@@ -35,6 +37,8 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "inner_loop": ("default", {"policy": "inner_loop"}),
     "tailsieve": ("default", {}),
     "paper": ("paper", {}),
+    "history": ("history", {}),
+    "auto": ("auto", {}),
 }
 ORACLES: dict[str, Callable[..., Placement]] = {
     "uniform_oracle": UniformOracle,
@@ -90,7 +94,7 @@ class PolicySpec:
             policy = build_policy(config, n_groups, replicas)
         except TailSieveConfigError as error:
             raise UserError(f"policy {self.label}: {error}") from None
-        return policy, None, isinstance(policy, Controller)
+        return policy, None, isinstance(policy, Controller | HistorySelector)
 
 
 def parse_policy(text: str) -> PolicySpec:

@@ -22,6 +22,7 @@ from tailsieve_verl.core.ledger import Launch, Ledger
 from tailsieve_verl.core.placement import Placement, TailSieve
 from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation, StepPlan
 from tailsieve_verl.core.policy import Policy
+from tailsieve_verl.core.selector import HistorySelector
 from tailsieve_verl.core.step import StepTracker
 from tailsieve_verl.simulate.drafting import Drafting
 from tailsieve_verl.simulate.engine import EngineCosts, Outcome, simulate_replicas
@@ -117,7 +118,7 @@ class Rollout:
         prompts = [launch.prompt for launch in launches]
         lengths = self.workload.lengths(prompts, [self.attempts.pop(p, 0) for p in prompts], number)
         factor = self.machine.slowness(number)
-        where = self._place(plan, lengths)
+        where = self._place(plan, prompts, lengths)
         outcome = self._engines(plan, prompts, lengths, where)
         end = outcome.finish.reshape(lengths.shape) * factor
         tracker = self._track(plan, launches, end)
@@ -145,9 +146,14 @@ class Rollout:
             int(np.bincount(where.ravel()).max()),
         )
 
-    def _place(self, plan: StepPlan, lengths: Floats) -> NDArray[np.int64]:
+    def _place(self, plan: StepPlan, prompts: list[int], lengths: Floats) -> NDArray[np.int64]:
         if self.placement is not None:
             return self.placement.place(lengths, self.machine.replicas)
+        if isinstance(self.policy, HistorySelector):
+            keys = [str(name) for name in self.workload.identity(prompts).tolist()]
+            placed = self.policy.place(plan, keys, [lengths.shape[1]] * len(keys))
+            if placed is not None:
+                return placed
         tail = range(plan.counts.tail)  # the ledger launches the tail groups first
         return TailSieve(tail, plan.m, plan.tail_placement, plan.bulk_placement).place(lengths, plan.replicas)
 

@@ -24,7 +24,7 @@ def test_names_build_what_a_run_builds():
     assert built["verl_default"][0].context.bulk_placement == "request"
     assert isinstance(built["streamrl_oracle"][1], StreamRLOracle)
     assert built["streamrl_oracle"][1].m == 4
-    assert [name for name in NAMES if built[name][2]] == ["tailsieve", "paper"]
+    assert [name for name in NAMES if built[name][2]] == ["tailsieve", "paper", "history", "auto"]
 
 
 def test_settings_are_those_of_the_run():

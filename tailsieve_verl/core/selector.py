@@ -1,0 +1,391 @@
+"""Who chooses the groups that are kept apart: the cutoff (the paper), the prompts' history, or whichever is faster.
+
+    cutoff    the controller alone: a group is known to be long once it is late
+    history   every request of a step is placed by its prompt's history before the first token (`history_placement`);
+              nothing is cut, so nothing is generated again and no length is re-rolled
+    auto      each step the one with the lesser makespan, as far as past steps tell
+
+Under `history` and `auto` the cutoff rule runs as long as the decode curve is not known, or fewer than half of the
+last step's prompts were. A prompt that is not known is placed by the mean of all, with their scatter in the scenarios.
+
+How `auto` judges. After every step all its lengths are known (those that were cut as draws beyond what they reached),
+so what verl's default dispatch and what placement by history would have taken is replayed on the decode curve, on the
+very lengths that came and by the predictions made before they came: the prediction's own error is in it, and paired
+steps share their noise. What the cutoff took is measured in the same steps, the step's slowness taken out, and
+remembered while history is in charge; before it has run it is the controller's prediction. Every `control_every` steps
+one step runs under verl's default dispatch: if placed steps take longer than their replay and control steps do not,
+the difference counts against history.
+
+Invariants: a plan by history cuts nothing and carries nothing over; switching needs no accounting of its own, because
+leaving the cutoff is a step to uniform and coming back one from uniform; the same observations give the same
+decisions; the history is kept up under every selector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailsieve_verl.core.controller import Controller
+from tailsieve_verl.core.decode import DecodeCurve
+from tailsieve_verl.core.history_placement import Layout, dealt_seconds, lay_out, verl_default
+from tailsieve_verl.core.length_forecast import Forecast, LengthForecast
+from tailsieve_verl.core.outer import best_split
+from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation, StepPlan
+from tailsieve_verl.core.policy import in_transition, make_plan
+from tailsieve_verl.core.steering import Pins
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Share of a step's prompts that must have a history for it to be placed by it.
+LEAST_KNOWN = 0.5
+#: Steps that a judgement rests on, and the fewest.
+JUDGED, LEAST_JUDGED = 24, 3
+#: Steps between two changes of who plans, unless the present one is `CLEARLY` (log) slower: each change costs a step.
+HOLD, CLEARLY = 8, 0.05
+#: Log gain that a split predicted to be better than the controller's present one does not have: the best of many
+#: predictions is too good, and the controller takes its time to get there.
+UNSURE = 0.03
+#: Standard deviation of a step's gain (log) as long as few steps tell, and for how many of them it counts.
+PRIOR_SPREAD, PRIOR_STEPS = 0.05, 2
+#: Gain (log) that the cutoff must promise over history for `auto` to go back to it.
+LEAVE_GAIN = 0.01
+#: Draws of the lengths that were cut, and their seed.
+DRAWS, SEED = 8, 20_261_130
+
+
+@dataclass(frozen=True)
+class SelectorConfig:
+    """Settings.
+
+    Attributes:
+        name: ``history`` or ``auto``.
+        scenarios: draws of a step's lengths that a placement is made for.
+        control_every: under ``auto``, steps between two control steps.
+    """
+
+    name: Literal["history", "auto"] = "auto"
+    scenarios: int = 48
+    control_every: int = 50
+
+    def __post_init__(self) -> None:
+        if self.name not in ("history", "auto"):
+            raise ValueError(f"selector must be history or auto, got {self.name!r}")
+        if not 1 <= self.scenarios <= 1024:
+            raise ValueError(f"scenarios must be in 1..1024, got {self.scenarios}")
+        if self.control_every < 2:
+            raise ValueError(f"control_every must be at least 2, got {self.control_every}")
+
+
+class _Judged(NamedTuple):
+    """A step in logs of its time over what verl's default dispatch would have taken.
+
+    ``cutoff`` is NaN unless the cutoff ran it in its steady state.
+    """
+
+    step: int
+    history: float
+    cutoff: float
+
+
+class HistorySelector:
+    """A controller and a history, and which of them plans the next step (module docstring).
+
+    Args:
+        controller: plans by the cutoff, and knows the decode curve.
+        forecast: what is known of prompts; it is kept up to date here.
+    """
+
+    def __init__(
+        self, controller: Controller, config: SelectorConfig | None = None, forecast: LengthForecast | None = None
+    ) -> None:
+        self.config = config or SelectorConfig()
+        self.context = controller.context
+        self.forecast = forecast or LengthForecast()
+        self.controller = controller
+        self.by_history = False
+        self._known = 1.0 if len(self.forecast.history) else 0.0  # share of the last step's prompts
+        self._judged: list[_Judged] = []
+        self._cutoff: list[float] = []  # log gains of the cutoff when it last ran
+        self._placed: list[float] = []  # log of measured over replayed time, placed and control steps
+        self._control: list[float] = []
+        self._since_control = 0
+        self._held_until = 0
+        self._pinned = False
+        self._reason = "start"
+        self._layout: tuple[int, Layout] | None = None
+
+    # ---- policy protocol ------------------------------------------------------------------------------------------
+
+    def plan(self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None) -> StepPlan:
+        """The next step: the controller's, or uniform counts with every request placed by history."""
+        if not self.by_history:
+            return self.controller.plan(step=step, carried=carried, last=last, stream_left=stream_left)
+        context = replace(self.context, bulk_placement="request")
+        control = self._control_due
+        plan = make_plan(
+            context, 0, 0, step=step, carried=carried, last=last, stream_left=stream_left, reason=self._reason
+        )
+        if control:
+            return replace(plan, reason="control step under verl's default dispatch")
+        return replace(plan, by_history=True)
+
+    def place(self, plan: StepPlan, keys: Sequence[str], sessions: Sequence[int]) -> Ints | None:
+        """Replica of each request of the launched groups, [G, n]; ``None`` if the plan's pools deal them.
+
+        Args:
+            keys: prompts of the groups, in launch order.
+            sessions: responses of each; only groups of one size are placed.
+        """
+        curve = self.controller.evidence.curve
+        if not plan.by_history or curve is None or not keys or len(set(sessions)) != 1:
+            return None
+        forecast = self.forecast.predict(keys, plan.step)
+        if forecast.known_share < LEAST_KNOWN:
+            return None
+        layout = self._laid_out(forecast, sessions[0], plan.step, curve)
+        self._layout = (plan.step, layout)
+        return layout.replicas
+
+    def observe(self, observation: StepObservation) -> Decision:
+        """Take in a step and choose who plans the next one."""
+        plan, evidence = observation.plan, self.controller.evidence
+        ours = self._is_ours(plan)
+        judged, known = self._judge(observation, evidence.curve)
+        if ours:
+            evidence.take_in(observation)
+            decision = Decision(plan.step, 0, 0, settled=True, switched=False, reason="")
+        else:
+            decision = self.controller.observe(observation)
+        self.forecast.observe(plan.step, observation.groups)
+        self._known = known
+        if judged is not None:
+            self._judged = [*self._judged, judged][-JUDGED:]
+            if not math.isnan(judged.cutoff):
+                self._cutoff = [*self._cutoff, judged.cutoff][-JUDGED:]
+        if ours:
+            self._note_check(observation, evidence.curve)
+        before = self.by_history
+        self.by_history, reason = self._choose(plan.step)
+        if self.by_history != before:
+            self._held_until = plan.step + HOLD
+        self._reason = reason
+        return self._reported(decision, observation, judged, before, reason)
+
+    def hold_to(self, pins: Pins, step: int) -> tuple[int, int]:
+        """Keep the controller to ``pins``; while anything is pinned the cutoff runs. Returns the split."""
+        split = self.controller.hold_to(pins, step)
+        self._pinned = not pins.free
+        if self._pinned:
+            self.by_history = False
+        return (0, 0) if self.by_history else split
+
+    # ---- choosing -------------------------------------------------------------------------------------------------
+
+    @property
+    def _control_due(self) -> bool:
+        return self.config.name == "auto" and self._since_control + 1 >= self.config.control_every
+
+    def _choose(self, step: int) -> tuple[bool, str]:
+        """Whether the next step is placed by history, and why."""
+        if self._pinned:
+            return False, "cutoff: the split is pinned"
+        if self.controller.evidence.curve is None:
+            return False, "cutoff: the decode curve is not known yet"
+        if not self.forecast.ready or self._known < LEAST_KNOWN:
+            return False, f"cutoff: {self._known:.0%} of the prompts have a history"
+        if self.config.name == "history":
+            return True, f"history: {self._known:.0%} of the prompts are known"
+        if len(self._judged) < LEAST_JUDGED:
+            return False, f"cutoff: history has been replayed on {len(self._judged)} steps only"
+        check, words = self._check()
+        gain = [j.history + check for j in self._judged]
+        pairs = [(g, j.cutoff) for g, j in zip(gain, self._judged, strict=True) if not math.isnan(j.cutoff)]
+        if not self.by_history and len(pairs) >= LEAST_JUDGED:
+            cutoff, how = float(np.mean([c for _, c in pairs])), "measured"
+            over, error = _mean([h - c for h, c in pairs])
+        elif len(self._cutoff) >= LEAST_JUDGED:
+            cutoff, how = float(np.mean(self._cutoff)), "measured before"
+            over, error = _mean([h - cutoff for h in gain])
+        else:
+            cutoff, how = self._cutoff_prediction(step), "predicted"
+            over, error = _mean([h - cutoff for h in gain])
+        if self.by_history:
+            placed = over < LEAVE_GAIN or (step < self._held_until and over < CLEARLY)
+        else:
+            placed = over + error < 0.0 and step >= self._held_until
+        said = f"{_share(float(np.mean(gain)))} by history, {_share(cutoff)} by the cutoff ({how})"
+        return placed, f"{'history' if placed else 'cutoff'}: {said}, +- {error:.1%}{words}"
+
+    def _check(self) -> tuple[float, str]:
+        """What placed steps take beyond their replay that control steps do not (log), if that is significant."""
+        if len(self._control) < 2 or len(self._placed) < 2:
+            return 0.0, ""
+        over = float(np.mean(self._placed) - np.mean(self._control))
+        error = math.sqrt(sum(float(np.var(x, ddof=1)) / len(x) for x in (self._placed, self._control)))
+        if over <= 2.0 * error:
+            return 0.0, ""
+        return over, f", placed steps measured {over:.1%} slower than replayed"
+
+    def _cutoff_prediction(self, step: int) -> float:
+        """Log gain of the cutoff over uniform as the controller's model predicts it for its split or a better one."""
+        predictor = self.controller.evidence.predictor(step + 1)
+        if predictor is None:
+            return 0.0
+        uniform, best = predictor.uniform(), best_split(predictor)
+        options = [predictor.split(self.controller.q, self.controller.m).mean_s]
+        if best is not None:
+            options.append(best.mean_s * math.exp(UNSURE))
+        return math.log(min(options) / uniform.mean_s)
+
+    # ---- judging --------------------------------------------------------------------------------------------------
+
+    def _judge(self, observation: StepObservation, curve: DecodeCurve | None) -> tuple[_Judged | None, float]:
+        """Replay a step that has ended; also the share of its prompts that were known before."""
+        plan = observation.plan
+        groups = [g for g in observation.groups if g.route == "fresh" and g.status != "failed" and any(g.tokens)]
+        if not groups:
+            return None, self._known
+        forecast = self.forecast.predict([g.key for g in groups], plan.step)
+        share = forecast.known_share
+        n = len(groups[0].tokens)
+        if curve is None or share < LEAST_KNOWN or any(len(g.tokens) != n for g in groups) or not self.forecast.ready:
+            return None, share
+        lengths = self._came(groups, forecast, plan.step)
+        replicas = self.context.replicas
+        dealt = float(dealt_seconds(lengths, verl_default(len(groups), n, replicas), replicas, curve).mean())
+        if self._layout is not None and self._layout[0] == plan.step and plan.counts.residual == 0:
+            layout = self._layout[1]
+        else:
+            layout = self._laid_out(forecast, n, plan.step, curve)
+        if layout.replicas.shape != (len(groups), n):  # groups failed or were launched on top
+            layout = self._laid_out(forecast, n, plan.step, curve)
+        placed = float(dealt_seconds(lengths, layout.replicas, replicas, curve).mean())
+        cutoff = math.nan
+        if not self._is_ours(plan) and not observation.failed and not in_transition(plan, plan.q):
+            slow = slowness(observation.groups, curve)
+            if observation.generation_s > 0:
+                cutoff = math.log(observation.generation_s / dealt) - slow
+        return _Judged(plan.step, math.log(placed / dealt), cutoff), share
+
+    def _came(self, groups: Sequence[GroupRecord], forecast: Forecast, step: int) -> Floats:
+        """Lengths of groups as they came, [draws, G, n]; those that were cut as draws beyond what they had reached."""
+        tokens = np.array([g.tokens for g in groups], dtype=np.float64)
+        complete = np.array([g.complete for g in groups], dtype=np.bool_)
+        return self.forecast.beyond(tokens, complete, forecast, 1 if complete.all() else DRAWS, SEED + step)
+
+    def _laid_out(self, forecast: Forecast, n: int, step: int, curve: DecodeCurve) -> Layout:
+        scenarios = self.forecast.scenarios(forecast, n, self.config.scenarios, SEED + step)
+        return lay_out(scenarios, self.context.replicas, curve)
+
+    def _is_ours(self, plan: StepPlan) -> bool:
+        """Whether a plan is one of :meth:`plan`'s own: placed, or a control step."""
+        return plan.by_history or self.by_history
+
+    def _note_check(self, observation: StepObservation, curve: DecodeCurve | None) -> None:
+        control = not observation.plan.by_history
+        self._since_control = 0 if control else self._since_control + 1
+        if curve is None or observation.failed or not observation.generation_s > 0:
+            return
+        where = np.array([r for g in observation.groups for r in g.replicas], dtype=np.int64)
+        tokens = np.array([t for g in observation.groups for t in g.tokens], dtype=np.float64)
+        if (where < 0).any():
+            return
+        replayed = float(dealt_seconds(tokens[None, None], where[None], self.context.replicas, curve)[0])
+        kept = self._control if control else self._placed
+        kept.append(math.log(observation.generation_s / replayed))
+        del kept[:-JUDGED]
+
+    def _reported(
+        self, decision: Decision, observation: StepObservation, judged: _Judged | None, before: bool, reason: str
+    ) -> Decision:
+        extra = {
+            **decision.extra,
+            "history/known": self._known,
+            "history/prompts": float(len(self.forecast.history)),
+            "history/placed": float(observation.plan.by_history),
+            "history/reliability": self.forecast.reliability,
+        }
+        predicted = error = None
+        if judged is not None:
+            extra["history/gain"] = 1.0 - math.exp(judged.history)
+        if self._layout is not None and self._layout[0] == observation.plan.step:
+            predicted = self._layout[1].mean_s
+            error = observation.generation_s / predicted - 1.0
+            extra |= {"predicted_s": predicted, "prediction_error": error}
+            decision = replace(decision, predicted_s=predicted, prediction_error=error)
+        now = self.by_history
+        if now:
+            decision = replace(decision, q=0, m=0)
+        switched = decision.switched if not now and not before else now != before
+        words = reason if now or not decision.reason else f"{decision.reason} ({reason})"
+        return replace(decision, switched=switched, reason=words, extra=extra)
+
+    # ---- state ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain JSON data; the history is saved apart, see :attr:`forecast`."""
+        return {
+            "controller": self.controller.state_dict(),
+            "by_history": self.by_history,
+            "known": self._known,
+            "judged": [[j.step, j.history, None if math.isnan(j.cutoff) else j.cutoff] for j in self._judged],
+            "cutoff": list(self._cutoff),
+            "placed": list(self._placed),
+            "control": list(self._control),
+            "since_control": self._since_control,
+            "held_until": self._held_until,
+            "reason": self._reason,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.controller.load_state_dict(state["controller"])
+        self.by_history, self._known = state["by_history"], state["known"]
+        self._judged = [_Judged(s, h, math.nan if c is None else c) for s, h, c in state["judged"]]
+        self._cutoff = list(state["cutoff"])
+        self._placed, self._control = list(state["placed"]), list(state["control"])
+        self._since_control, self._held_until = state["since_control"], state["held_until"]
+        self._reason = state["reason"]
+        self._layout = None
+
+
+def slowness(groups: Sequence[GroupRecord], curve: DecodeCurve) -> float:
+    """Log of how much longer the replicas took than the curve says for the tokens that they gave; 0 if unknown."""
+    rows = [
+        (replica, tokens, ended)
+        for g in groups
+        for replica, tokens, ended in zip(g.replicas, g.tokens, g.finished_s, strict=True)
+        if replica >= 0 and ended is not None and tokens > 0
+    ]
+    if not rows:
+        return 0.0
+    replica = np.array([row[0] for row in rows])
+    tokens, ended = (np.array([row[k] for row in rows], dtype=np.float64) for k in (1, 2))
+    total, weight = 0.0, 0.0
+    for r in np.unique(replica).tolist():
+        mine = replica == r
+        replayed = float(dealt_seconds(tokens[mine][None, None], np.zeros((1, int(mine.sum())), int), 1, curve)[0])
+        measured = float(ended[mine].max())
+        if measured > 0:
+            total += float(tokens[mine].sum()) * math.log(measured / replayed)
+            weight += float(tokens[mine].sum())
+    return total / weight if weight else 0.0
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error; few values say little of their own spread, so a prior one counts with them."""
+    x = np.asarray(values)
+    weight = PRIOR_STEPS + x.size - 1
+    variance = (PRIOR_STEPS * PRIOR_SPREAD**2 + float(((x - x.mean()) ** 2).sum())) / weight
+    return float(x.mean()), math.sqrt(variance / x.size)
+
+
+def _share(log_gain: float) -> str:
+    """A log ratio of times as a gain."""
+    return f"{1.0 - math.exp(log_gain):+.1%}"
