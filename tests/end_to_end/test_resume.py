@@ -25,6 +25,7 @@ def test_kill_and_resume(tmp_path):
     # 20 prompts: 2 batches an epoch and 4 prompts dropped, so that epochs end at steps 2 and 4, with a carried tail
     data = write_data(tmp_path / "data", prompts=20, tool_every=1000)
     options = ["+tailsieve=default", "trainer.v1.tailsieve.q=2", "trainer.save_freq=1"]
+    options.append("trainer.v1.tailsieve.callbacks=[{_target_:tests.end_to_end.run_callbacks.Counts}]")
     for kill_after in KILLS:
         run = Run(tmp_path / "out", data, *options, steps=STEPS)
         try:
@@ -34,6 +35,7 @@ def test_kill_and_resume(tmp_path):
     run = Run(tmp_path / "out", data, *options, steps=STEPS)
     assert run.wait() == 0, run.log[-5000:]
 
+    assert (run.out / "count").read_text() == str(STEPS)  # a callback's own state
     assert "the policy starts afresh" not in run.log
     assert "the policy could not" not in run.log
     steps = read_steps(run.out)

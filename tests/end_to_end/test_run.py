@@ -1,11 +1,12 @@
 """A real run: stock verl, Ray, two vLLM replicas on the CPU, q and m changing; judged by its own records."""
 
 import itertools
+import json
 from collections import Counter
 
 import pytest
 
-from tailsieve_verl.records.read import read_steps
+from tailsieve_verl.records.read import read_run, read_steps
 
 from .harness import GROUP, N, Run, write_data
 from .loops import TURNS
@@ -13,7 +14,14 @@ from .loops import TURNS
 pytestmark = pytest.mark.end_to_end
 
 STEPS = 8
-SCHEDULE = "{3:[3,1],5:[1,1],6:[0,0],7:[2,1]}"
+SCHEDULE = "{5:[1,1],6:[0,0],7:[2,1]}"  # steps 3 and 4 run 3 tail groups because a callback pins them
+CALLBACKS = (
+    "[{_target_:tests.end_to_end.run_callbacks.PinsTwoSteps,q:3,m:1},"
+    "{_target_:tests.end_to_end.run_callbacks.Raises,in_step:2},"
+    "{_target_:tailsieve_verl.callbacks.JsonlRecorder,path:second.jsonl},"
+    "{_target_:tailsieve_verl.callbacks.PrometheusExporter,port:0},"
+    "{_target_:tailsieve_verl.callbacks.EarlyWarning}]"
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +30,8 @@ def run(tmp_path_factory):
     data = write_data(folder / "data", chat_every=16)
     run = Run(
         folder / "out", data, "+tailsieve=fixed", "trainer.v1.tailsieve.q=2", "trainer.v1.tailsieve.m=1",
-        f"trainer.v1.tailsieve.schedule={SCHEDULE}", "trainer.test_freq=3", steps=STEPS,
+        f"trainer.v1.tailsieve.schedule={SCHEDULE}", f"trainer.v1.tailsieve.callbacks={CALLBACKS}",
+        "trainer.test_freq=3", steps=STEPS,
     )  # fmt: skip
     code = run.wait()
     assert code == 0, run.log[-5000:]
@@ -143,7 +152,28 @@ def test_a_session_between_turns_or_on_its_way_is_cut_as_well(steps):
 def test_nothing_is_logged_as_an_error(run):
     for line in run.log.splitlines():
         assert "ERROR" not in line or "tailsieve" not in line, line
-    assert "Traceback" not in run.log
+    assert run.log.count("Traceback") == 1  # of the callback that raises
+
+
+def test_callbacks_were_called_in_order_and_what_they_asked_for_is_in_the_reasons(run, steps):
+    words = "q=3, m=1 pinned by PinsTwoSteps (for two steps)"
+    assert [words in s["plan"]["reason"] for s in steps] == [False, False, True, True, False, False, False, False]
+    assert [words in s["decision"]["reason"] for s in steps] == [False, True, True, False, False, False, False, False]
+    calls = [json.loads(line) for line in (run.out / "calls.jsonl").read_text().splitlines()]
+    assert (calls[0]["hook"], calls[-1]) == ("on_run_start", {"hook": "on_run_end", "step": None, "failure": None})
+    hooks = [call["hook"] for call in calls if call["step"] == 4]
+    assert sorted(hooks[2:5]) == ["on_cut", "on_pool_done", "on_pool_done"]
+    assert hooks[:2] + hooks[5:] == ["on_plan", "on_dispatch", "on_step_observed", "on_decision", "on_step_end"]
+
+
+def test_a_callback_that_raises_is_switched_off_and_the_others_go_on(run, steps):
+    assert (
+        run.log.count("callback Raises failed in on_plan in step 2: RuntimeError: on purpose; it is switched off") == 1
+    )
+    second = read_run(run.out / "second.jsonl")
+    assert [s["decision"] for s in second.steps] == [s["decision"] for s in steps]
+    assert [s["groups"] for s in second.steps] == [s["groups"] for s in steps]
+    assert "Prometheus metrics at http://127.0.0.1:" in run.log
 
 
 def test_validation_ran_and_changed_nothing(run, steps):

@@ -1,8 +1,16 @@
+import re
+import time
+from dataclasses import replace
+
 import pytest
 
+from tailsieve_verl.core.custom import PlacedGroup, PoolPlacement, TailSelector
 from tailsieve_verl.core.plan import StepObservation
 from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy, PolicyContext
-from tailsieve_verl.integration.guarded import GuardedPolicy
+from tailsieve_verl.core.steering import Request
+from tailsieve_verl.integration.guarded import GuardedPlacement, GuardedPolicy, GuardedSelector
+
+from ..records.steps import group
 
 CONTEXT = PolicyContext(8, 2)
 
@@ -69,3 +77,139 @@ def test_a_state_that_cannot_be_read_makes_the_run_uniform_not_lost(caplog):
     policy.load_state_dict({"of": "another version"})
     assert policy.plan(step=2, carried=2).q == 0
     assert "uniform" in caplog.text
+
+
+class Custom(FixedPolicy):
+    """A policy of the user's own that misbehaves in one way."""
+
+    def __init__(self, plan=None, decision=None, wait_s=0.0):
+        super().__init__(CONTEXT, 2, 1)
+        self.bad_plan, self.bad_decision, self.wait_s = plan, decision, wait_s
+
+    def plan(self, **facts):
+        time.sleep(self.wait_s)
+        good = super().plan(**facts)
+        return self.bad_plan(good) if self.bad_plan else good
+
+    def observe(self, observation):
+        return self.bad_decision(super().observe(observation)) if self.bad_decision else super().observe(observation)
+
+
+BAD_PLANS = {
+    "nothing": (lambda plan: None, "TypeError: a NoneType is no StepPlan"),
+    "another step": (lambda plan: replace(plan, step=7), r"\(step, N, R\) = \(7, 8, 2\) is not \(1, 8, 2\)"),
+    "a smaller batch": (
+        lambda plan: replace(plan, counts=replace(plan.counts, fresh_needed=7)), "is not what 0 carried groups and q=2"
+    ),
+    "no bulk replica": (lambda plan: replace(plan, m=2), "m=2 cannot serve 0 tail groups on 2 replicas"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_PLANS)
+def test_a_plan_that_the_books_do_not_allow_is_not_run(name):
+    bad, said = BAD_PLANS[name]
+    policy = GuardedPolicy(Custom(plan=bad))
+    assert policy.plan(step=1, carried=0) == FixedPolicy(CONTEXT, 0, 0).plan(step=1, carried=0)
+    assert re.search(said, policy.failure)
+
+
+BAD_DECISIONS = {
+    "nothing": (lambda d: None, "'NoneType' object has no attribute 'm'|a NoneType is no Decision"),
+    "q of N": (lambda d: replace(d, q=8), "q=8 must be between 1 and 7"),
+    "half a group": (lambda d: replace(d, q=1.5), "q must be a whole number"),
+    "m alone": (lambda d: replace(d, q=0), "q=0 must be between"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DECISIONS)
+def test_a_decision_that_is_no_split_is_not_carried_out(name):
+    bad, said = BAD_DECISIONS[name]
+    policy = GuardedPolicy(Custom(decision=bad))
+    plan = policy.plan(step=1, carried=0)
+    decision = policy.observe(StepObservation(plan, None, 1.0, 1.0, 0.0, ()))
+    assert (decision.q, decision.m) == (0, 0)
+    assert re.search(said, policy.failure)
+
+
+def test_a_policy_of_one_s_own_that_hangs_is_left_behind(caplog):
+    policy = GuardedPolicy(Custom(wait_s=3.0), deadline_s=0.1)
+    assert policy.plan(step=1, carried=0).q == 0
+    assert "did not finish within 0.1 s" in policy.failure
+
+
+class Placement(PoolPlacement):
+    def __init__(self, answer):
+        self.answer = answer
+
+    def slots(self, groups, replicas):
+        return self.answer(groups, replicas)
+
+
+GROUPS = [PlacedGroup("a", 2), PlacedGroup("b", 2)]
+BAD_SLOTS = {
+    "a row short": (lambda g, r: [[0, 1]], "slots has 1 rows for 2 groups"),
+    "an entry short": (lambda g, r: [[0, 1], [0]], "slots of group 1 has 1 entries for 2 responses"),
+    "outside of the pool": (
+        lambda g, r: [[0, 1], [0, 3]],
+        r"slots of group 1 must be a whole number in \[0, 2\], got 3",
+    ),
+    "no numbers": (lambda g, r: [["a", "b"], [0, 0]], "slots of group 0 must be a whole number"),
+    "nothing": (lambda g, r: None, "TypeError"),
+    "an error": (lambda g, r: 1 / 0, "ZeroDivisionError"),
+    "no end": (lambda g, r: time.sleep(3), "did not finish within 0.2 s"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SLOTS)
+def test_a_placement_that_fails_gives_way_to_round_robin(name, caplog):
+    bad, said = BAD_SLOTS[name]
+    guarded = GuardedPlacement(Placement(bad), "tail", 0.2)
+    assert guarded.slots(GROUPS, 3) is None
+    assert re.search(said, caplog.text)
+    assert "dealt round robin from here on" in caplog.text
+    caplog.clear()
+    assert guarded.slots(GROUPS, 3) is None  # it is not asked again
+    assert not caplog.records
+
+
+def test_a_placement_that_works_is_used():
+    guarded = GuardedPlacement(
+        Placement(lambda groups, replicas: [[i % replicas] * g.sessions for i, g in enumerate(groups)]), "bulk", 5
+    )
+    assert guarded.slots(GROUPS, 3) == [(0, 0), (1, 1)]
+    assert guarded.slots([], 3) is None
+
+
+class Selector(TailSelector):
+    def __init__(self, answer):
+        self.answer = answer
+
+    def order(self, cut):
+        return self.answer(cut)
+
+
+CUT = [group(i, status="cut", tokens=10 * i) for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    "bad", [lambda cut: [0, 1], lambda cut: [0, 1, 1], lambda cut: [0, 1, 9], lambda cut: None, lambda cut: 1 / 0]
+)
+def test_a_selector_that_fails_gives_way_to_the_tail_signal(bad, caplog):
+    selector = GuardedSelector(Selector(bad))
+    assert selector.order(CUT) == GuardedSelector().order(CUT) == [2, 1, 0]
+    assert "tail_selector Selector failed" in caplog.text
+    assert "most unfinished responses go first" in caplog.text
+
+
+def test_a_selector_that_works_is_used():
+    assert GuardedSelector(Selector(lambda cut: [1, 2, 0])).order(CUT) == [1, 2, 0]
+
+
+def test_pins_that_do_not_fit_the_run_end_with_a_warning(caplog):
+    pinned = GuardedPolicy(FixedPolicy(PolicyContext(8, 4), 2, 1), callbacks=["Mine"])
+    pinned.request(Request("Mine", "pin", "x", m=3))
+    state = pinned.steering_state()
+    other = GuardedPolicy(FixedPolicy(CONTEXT, 2, 1), callbacks=["Mine"])
+    other.load_steering_state(state, same=False)
+    assert "the pins of the checkpoint do not fit this run and end: m must be a whole number in [1, 1]" in caplog.text
+    assert other.plan(step=2, carried=2).m == 1

@@ -55,6 +55,13 @@ BAD = {
     "trainer.v1.tailsieve.q": (8, r"q=8 must be between 1 and 7"),
     "trainer.v1.tailsieve.m": (4, r"m=4 must be between 1 and 3"),
     "trainer.v1.tailsieve.policy": ("best", r"policy=best is unknown"),
+    "trainer.v1.tailsieve.callbacks": ([{"_target_": "no.Such"}], r"callbacks\[0\]: no.Such cannot be imported"),
+    "trainer.v1.tailsieve.tail_placement": (
+        {"_target_": "json.JSONDecoder"},
+        r"tail_placement: json.JSONDecoder is not a",
+    ),
+    "trainer.v1.tailsieve.bulk_placement": ("none", r"bulk_placement=none is unknown; choose one of group, request"),
+    "trainer.v1.tailsieve.tail_selector": ({"_target_": "json.dumps"}, r"tail_selector: json.dumps is a function"),
     "trainer.v1.tailsieve.polcy": ("fixed", r"did you mean policy\?"),
 }
 

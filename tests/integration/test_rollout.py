@@ -5,9 +5,11 @@ from collections import Counter
 
 import pytest
 
+from tailsieve_verl.core.custom import PoolPlacement, TailSelector
 from tailsieve_verl.core.ledger import Ledger
 from tailsieve_verl.core.policy import FixedPolicy, PolicyContext
 from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError
+from tailsieve_verl.integration.guarded import GuardedPlacement, GuardedSelector
 from tailsieve_verl.integration.prompts import PromptStream
 from tailsieve_verl.integration.rollout import RolloutRunner
 
@@ -181,3 +183,73 @@ def test_a_long_wait_is_said_before_its_deadline(monkeypatch, caplog):
     with pytest.raises(RolloutStalledError):
         run_step(runner, ledger, FixedPolicy(PolicyContext(4, 2), 1, 1), 1)
     assert "step 1 has waited" in caplog.text
+
+
+class Together(PoolPlacement):
+    """Each group whole, the first ones on the last replica of the pool."""
+
+    def slots(self, groups, replicas):
+        self.seen = [g.key for g in groups]
+        return [[(replicas - 1 - i) % replicas] * g.sessions for i, g in enumerate(groups)]
+
+
+def test_placements_of_one_s_own_deal_inside_the_pools():
+    world = World(replicas=5, behaviour=Behaviour(seconds={3: 50.0, 1: 40.0}))
+    tail, bulk = Together(), Together()
+    placements = {"tail": GuardedPlacement(tail, "tail", 5.0), "bulk": GuardedPlacement(bulk, "bulk", 5.0)}
+    runner, ledger, _ = make(world, placements=placements)
+    policy = FixedPolicy(PolicyContext(4, 5), 2, 2)
+    run_step(runner, ledger, policy, 1)
+    observation = run_step(runner, ledger, policy, 2)
+    assert len(tail.seen) == 2
+    assert [g.replicas for g in observation.groups if g.route == "tail"] == [(4, 4), (3, 3)]
+    assert [g.replicas for g in observation.groups if g.route != "tail"] == [(2, 2), (1, 1), (0, 0), (2, 2)]
+
+
+def test_a_placement_of_one_pool_leaves_the_other_alone():
+    world = World(replicas=4)
+    runner, ledger, _ = make(world, placements={"tail": GuardedPlacement(Together(), "tail", 5.0)})
+    observation = run_step(runner, ledger, FixedPolicy(PolicyContext(4, 4), 0, 0), 1)
+    assert [g.replicas for g in observation.groups] == [(0, 1), (2, 3), (0, 1), (2, 3)]
+
+
+class Youngest(TailSelector):
+    def order(self, cut):
+        return sorted(range(len(cut)), key=lambda i: -cut[i].prompt)
+
+
+def test_a_selector_of_one_s_own_orders_the_carried_groups():
+    for selector, carried in ((None, (1, 3)), (GuardedSelector(Youngest()), (3, 1))):
+        world = World(replicas=3, behaviour=Behaviour(seconds={3: 50.0, 1: 40.0}))
+        runner, ledger, _ = make(world, selector=selector)
+        run_step(runner, ledger, FixedPolicy(PolicyContext(4, 3), 2, 1), 1)
+        assert ledger.carried == carried
+
+
+def test_what_happened_in_a_step_comes_in_order_of_time():
+    world = World(replicas=3, behaviour=Behaviour(seconds={3: 50.0, 1: 40.0}))
+    runner, ledger, _ = make(world)
+    policy = FixedPolicy(PolicyContext(4, 3), 2, 1)
+    for number in (1, 2):
+        step = runner.open(policy.plan(step=number, carried=len(ledger.carried)))
+        assert [launch.prompt for launch in step.launches] == list(step.uids.values())
+        runner.wait(step)
+        events = runner.events(step)
+        observation = runner.observation(step)
+        runner.close(step, observation)
+        cut = [g.prompt for g in observation.groups if g.status == "cut"]
+        assert ("on_cut", tuple(cut), observation.cut_s) in events
+        assert ("on_pool_done", "bulk", observation.t_bulk_s) in events
+        assert [e for e in events if e[1] == "tail"] == (
+            [("on_pool_done", "tail", observation.t_tail_s)] if number == 2 else []
+        )
+        assert [e[-1] for e in events] == sorted(e[-1] for e in events)
+
+
+def test_without_a_straggler_nothing_is_told_of_a_cut():
+    runner, ledger, _ = make(World())
+    step = runner.open(FixedPolicy(PolicyContext(4, 2), 0, 0).plan(step=1))
+    runner.wait(step)
+    assert [event[0] for event in runner.events(step)] == ["on_pool_done"]
+    runner.close(step, runner.observation(step))
+    assert not ledger.carried
