@@ -4,11 +4,13 @@ A drafter whose weights were lost or have gone stale still gives correct output:
 only crawls. So acceptance is watched, and a fall says so.
 
 Invariants: counts only add up; an alarm is raised once for a fall, and again only after acceptance had recovered.
+Weights that changed are told at once, before acceptance shows it, and once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -118,3 +120,42 @@ class AcceptanceWatch:
         self.alarmed = False
         self.level = rate if self.level is None else (1 - WEIGHT) * self.level + WEIGHT * rate
         return ""
+
+
+@dataclass
+class WeightsWatch:
+    """Compares the weights of drafters with what they were, by a fingerprint: (sum, sum of magnitudes, number).
+
+    Args:
+        frozen: whether nothing in the run may change them: a drafter beside the model, which no trainer trains.
+    """
+
+    frozen: bool
+    known: dict[int, list[tuple[float, ...]]] = field(default_factory=dict)
+    alarmed: bool = False
+
+    def see(self, weights: Mapping[int, Sequence[Sequence[float]]]) -> str:
+        """Take in the fingerprints of a step, by replica and worker; returns what is wrong, empty if told already."""
+        alarm = ""
+        for replica, workers in sorted(weights.items()):
+            found = [tuple(map(float, worker)) for worker in workers]
+            if not found:  # no weights, or none could be read this time
+                continue
+            before = self.known.setdefault(replica, found)
+            if any(not math.isfinite(size) or size == 0.0 for _, size, count in found if count):
+                alarm = alarm or f"the drafter of replica {replica} has weights that are all zero or not finite"
+            elif self.frozen and not _same(before, found):
+                alarm = alarm or f"the drafter's weights on replica {replica} changed, which nothing in this run may do"
+            self.known[replica] = found
+        if not alarm or self.alarmed:
+            return ""
+        self.alarmed = True
+        return alarm
+
+
+def _same(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
+    return len(before) == len(after) and all(
+        math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9 * (size[1] or 1.0))
+        for size, worker in zip(before, after, strict=True)
+        for a, b in zip(size, worker, strict=True)
+    )

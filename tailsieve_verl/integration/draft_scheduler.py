@@ -7,19 +7,23 @@ only by utility calls that name one; vLLM 0.24 to 0.33 have no other way in.
 Invariants
     * A table covers batch sizes 0..max_num_seqs and never exceeds the depth that the engine was launched with.
     * What `draft_report` says was counted in the engine: steps by (batch size, depth scheduled) and their
-      times, and drafts by tokens proposed and accepted.
+      times, drafts by tokens proposed and accepted, and a fingerprint of the drafter's weights.
     * Output does not depend on the table: drafts are verified whatever their length.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from typing import Any
 
+import torch
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
+
+logger = logging.getLogger(__name__)
 
 
 class _DraftDepths:
@@ -110,7 +114,34 @@ def _set_draft_depths(self: EngineCore, depths: list[int]) -> list[int]:
 
 
 def _draft_report(self: EngineCore) -> dict[str, Any]:
-    return self.scheduler.draft_report()  # type: ignore[attr-defined]
+    report = self.scheduler.draft_report()  # type: ignore[attr-defined]
+    try:
+        report["drafter"] = [w for w in self.model_executor.collective_rpc(drafter_weights) if w is not None]
+    except Exception as error:  # a figure that cannot be had must not end the run
+        logger.warning("tailsieve: no fingerprint of the drafter's weights: %s: %s", type(error).__name__, error)
+        report["drafter"] = []
+    return report
+
+
+def drafter_weights(worker: Any) -> list[float] | None:
+    """Fingerprint of the weights that a worker's drafter has for itself; ``None`` for a drafter without weights.
+
+    Returns:
+        Sum, sum of magnitudes, and number of the weights. What is shared with the target (embedding, head) is left out:
+        it follows the policy.
+    """
+    runner = worker.model_runner
+    drafter = getattr(getattr(runner, "drafter", None), "model", None)
+    if drafter is None or not hasattr(drafter, "parameters"):
+        return None
+    shared = {parameter.data_ptr() for parameter in runner.model.parameters()}
+    total, size, count = 0.0, 0.0, 0
+    for parameter in drafter.parameters():
+        if parameter.data_ptr() not in shared and parameter.is_floating_point():
+            total += float(parameter.sum(dtype=torch.float64))
+            size += float(parameter.abs().sum(dtype=torch.float64))
+            count += parameter.numel()
+    return [total, size, count]
 
 
 EngineCore.tailsieve_set_draft_depths = _set_draft_depths  # type: ignore[attr-defined]

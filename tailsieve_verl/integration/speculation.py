@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from tailsieve_verl.config.speculation import ROUTES, SpeculationConfig
 from tailsieve_verl.core.draft_planner import DraftPlanner
-from tailsieve_verl.core.drafting import AcceptanceWatch, DraftCounts
+from tailsieve_verl.core.drafting import AcceptanceWatch, DraftCounts, WeightsWatch
 from tailsieve_verl.core.plan import StepPlan
 from tailsieve_verl.core.speculation import DepthTable
 
@@ -98,6 +98,7 @@ class DepthControl:
         self.tables = {route: getattr(self.config, route) or full for route in ROUTES}
         self._moving = [route for route in ROUTES if getattr(self.config, route) is None]
         self._planner = DraftPlanner(self.config.deepest, self.max_num_seqs) if self._moving else None
+        self._weights = WeightsWatch(frozen=self.config.model is not None)
 
     def apply(self, plan: StepPlan) -> None:
         """Give each replica its pool's table.
@@ -127,6 +128,8 @@ class DepthControl:
         if self.config.control != "runtime":
             return metrics
         self.reports = self.port.draft_reports([rank for ranks in pools.values() for rank in ranks])
+        if alarm := self._weights.see({rank: report.get("drafter", []) for rank, report in self.reports.items()}):
+            logger.warning("tailsieve: speculation: %s; output stays right, but drafts may be of no use.", alarm)
         total = DraftCounts(self.config.deepest)
         for route, ranks in pools.items():
             counts = DraftCounts(self.config.deepest)

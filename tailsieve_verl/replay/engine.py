@@ -173,8 +173,8 @@ class ReplicaProcess:
     def __init__(self, spec: EngineSpec, place: Place, rank: int = 0, *, worker: Sequence[str] | None = None) -> None:
         self.rank, self._clock, self.facts = rank, spec.clock, dict[str, Any]()
         self._log = tempfile.NamedTemporaryFile(prefix=f"tailsieve-replica{rank}-", suffix=".log", delete=False)  # noqa: SIM115
-        options = {"device": spec.device, "cores": place.cores, "clock": spec.clock, "engine_args": spec.engine_args()}
-        options["temperature"] = spec.temperature
+        options: dict[str, Any] = {"device": spec.device, "cores": place.cores, "clock": spec.clock}
+        options |= {"temperature": spec.temperature, "engine_args": spec.engine_args()}
         self._process = subprocess.Popen(
             [*(worker or WORKER), json.dumps(options)],
             stdin=subprocess.PIPE,

@@ -1,6 +1,10 @@
 """What engines drafted, added up by hand; alarms for lost and for stale drafters, once each."""
 
-from tailsieve_verl.core.drafting import AcceptanceWatch, DraftCounts
+import math
+
+import pytest
+
+from tailsieve_verl.core.drafting import AcceptanceWatch, DraftCounts, WeightsWatch
 
 
 def counts(proposed, accepted, deepest=4):
@@ -50,3 +54,26 @@ def test_a_handful_of_drafts_says_nothing():
     watch = AcceptanceWatch()
     watch.see(counts(500, 400))
     assert watch.see(counts(50, 0)) == ""
+
+
+def test_weights_of_a_frozen_drafter_that_change_are_told_once():
+    watch = WeightsWatch(frozen=True)
+    assert watch.see({0: [[1.0, 9.0, 4]], 1: [[1.0, 9.0, 4]]}) == ""
+    assert watch.see({0: [[1.0 + 1e-12, 9.0, 4]]}) == ""  # another order of summation
+    assert "replica 1 changed" in watch.see({0: [[1.0, 9.0, 4]], 1: [[1.1, 9.0, 4]]})
+    assert watch.see({0: [[2.0, 9.0, 4]]}) == ""
+
+
+def test_weights_that_a_trainer_may_send_may_change():
+    watch = WeightsWatch(frozen=False)
+    assert watch.see({0: [[1.0, 9.0, 4]]}) == watch.see({0: [[1.1, 9.5, 4]]}) == ""
+
+
+@pytest.mark.parametrize("size", [0.0, math.nan, math.inf])
+def test_weights_that_cannot_be_right_are_told_for_any_drafter(size):
+    assert "all zero or not finite" in WeightsWatch(frozen=False).see({0: [[0.0, size, 4]]})
+
+
+def test_a_drafter_without_weights_of_its_own_says_nothing():
+    watch = WeightsWatch(frozen=True)
+    assert watch.see({0: []}) == watch.see({0: [[0.0, 0.0, 0]]}) == ""

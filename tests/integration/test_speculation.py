@@ -26,6 +26,7 @@ class Engines:
 
     def __init__(self):
         self.tables, self.calls, self.accepted, self.disobey = {}, [], 0.8, False
+        self.weights = {}
 
     def set_draft_depths(self, tables):
         self.calls.append(sorted(tables))
@@ -33,7 +34,7 @@ class Engines:
         return {r: [0] if self.disobey else self.tables[r] for r in tables}
 
     def draft_reports(self, replicas):
-        return {r: self._report(self.tables[r][1]) for r in replicas}
+        return {r: {**self._report(self.tables[r][1]), "drafter": self.weights.get(r, [])} for r in replicas}
 
     def _report(self, depth):
         taken = round(300 * self.accepted)
@@ -92,6 +93,19 @@ def test_a_collapse_is_told_and_stops_drafting_if_asked(on_alarm, after, caplog)
     assert "weights are lost or wrong" in caplog.text
     depths.apply(plan(4, 1))
     assert engines.tables[3][1] == after
+
+
+def test_a_drafter_whose_weights_a_sync_changed_is_told_before_acceptance_shows_it(caplog):
+    depths, engines = control(method="draft_model", model="d", depth=3)
+    engines.weights = {rank: [[1.5, 20.0, 100]] for rank in range(R)}
+    depths.apply(plan(4, 1))
+    with caplog.at_level(logging.WARNING):
+        depths.collect(plan(4, 1))
+        assert not caplog.text
+        engines.weights[2] = [[1.4, 20.0, 100]]
+        depths.collect(plan(4, 1))
+        depths.collect(plan(4, 1))
+    assert caplog.text.count("the drafter's weights on replica 2 changed") == 1
 
 
 def test_auto_probes_settles_and_survives_a_resume():

@@ -1,0 +1,100 @@
+"""vLLM's own schedulers with replaceable depths, without a model: two steps in flight, as asynchronous scheduling has.
+
+The CPU build turns asynchronous scheduling off for its engines, so the scheduler that a GPU's engine uses is run here
+by hand: what the model would have said is made up.
+"""
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch
+
+from tailsieve_verl.integration.patches import alias_vllm_distribution
+from tailsieve_verl.workloads.models import ensure_tiny
+
+DEEPEST = 5
+#: Depths asked for before each step: falls and rises while a step with another depth is in flight, off, and on again.
+ASKED = [5, 5, 2, 0, 0, 3, 1, 4]
+
+
+def make(asynchronous, model):
+    alias_vllm_distribution()
+    from vllm import EngineArgs
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    from tailsieve_verl.integration.draft_scheduler import make_scheduler
+
+    config = EngineArgs(
+        model=str(model), enforce_eager=True, max_model_len=128, max_num_seqs=4, skip_tokenizer_init=True,
+        speculative_config={"method": "draft_model", "model": str(model), "num_speculative_tokens": DEEPEST},
+    ).create_engine_config()  # fmt: skip
+    config.scheduler_config.async_scheduling = asynchronous
+    config.cache_config.num_gpu_blocks = 64
+    size = config.cache_config.block_size
+    layer = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=32, dtype=torch.float32)
+    cache = KVCacheConfig(num_blocks=64, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)])
+    return make_scheduler(config, cache, StructuredOutputManager(config), size)
+
+
+def add_request(scheduler, name):
+    from vllm import SamplingParams
+    from vllm.v1.request import Request
+
+    sampling = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.0)
+    request = Request(request_id=name, prompt_token_ids=[5, 6, 7, 8], sampling_params=sampling, pooling_params=None)
+    scheduler.add_request(request)
+    return request
+
+
+def answer(scheduler, step):
+    """The model accepted half of each draft; returns how many tokens each request got."""
+    from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+
+    ids = list(step.num_scheduled_tokens)
+    got = {i: 1 + len(step.scheduled_spec_decode_tokens.get(i, ())) // 2 for i in ids}
+    scheduler.update_from_output(
+        step,
+        ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={name: index for index, name in enumerate(ids)},
+            sampled_token_ids=[[9] * got[i] for i in ids],
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        ),
+    )
+    if not scheduler.scheduler_config.async_scheduling:  # there the drafts stay in the worker
+        scheduler.update_draft_token_ids(DraftTokenIds(ids, [[9] * step.num_spec_tokens_to_schedule for _ in ids]))
+    return got
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_table_holds_from_the_next_step_on_whatever_is_in_flight(in_flight, tmp_path):
+    scheduler = make(in_flight == 2, ensure_tiny(tmp_path / "tiny"))
+    assert type(scheduler).__name__ == ("AsyncDraftScheduler" if in_flight == 2 else "DraftScheduler")
+    requests = [add_request(scheduler, name) for name in "ab"]
+    pending, verified, got = [], [], {"a": 0, "b": 0}
+    for depth in ASKED:
+        scheduler.set_draft_depths([depth])
+        step = scheduler.schedule()
+        assert step.num_spec_tokens_to_schedule == depth
+        verified.append({name: len(drafts) for name, drafts in step.scheduled_spec_decode_tokens.items()})
+        pending.append(step)
+        if len(pending) == in_flight:
+            done = pending.pop(0)
+            for name, count in answer(scheduler, done).items():
+                got[name] += count
+    for step in pending:
+        for name, count in answer(scheduler, step).items():
+            got[name] += count
+    # What a step drafts is verified by the next one, in the width that it was scheduled with.
+    assert verified[1:] == [dict.fromkeys("ab", depth) if depth else {} for depth in ASKED[:-1]]
+    for request in requests:
+        assert request.num_output_placeholders == 0
+        assert request.num_tokens == 4 + got[request.request_id]
+    report = scheduler.draft_report()
+    assert sum(count for _, _, count in report["steps"]) == len(ASKED)
+    assert {depth for _, depth, _ in report["steps"]} == set(ASKED)
+    assert sum(count for _, _, count in report["drafts"]) == 2 * sum(depth > 0 for depth in ASKED[:-1])
