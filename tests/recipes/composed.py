@@ -38,7 +38,7 @@ def launch(recipe: str, *arguments: str, **knobs: str) -> subprocess.CompletedPr
     kept = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     return subprocess.run(
         ["bash", str(script(recipe)), *arguments],
-        env={**kept, **knobs}, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60,
+        env={**kept, **knobs}, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 
 
