@@ -24,20 +24,26 @@ def last_boxed(text: str) -> str | None:
 
     ``\\fbox`` counts too, and so does ``\\boxed 5``. Escaped braces do not nest.
     """
-    for match in reversed(list(re.finditer(r"\\(?:boxed|fbox)\s*", text))):
-        rest = text[match.end() :]
-        if not rest.startswith("{"):
-            bare = re.match(r"[^\s${}\\]+", rest)
-            if bare and text[match.end() - 1].isspace():
-                return bare[0].rstrip(".,;")
-            continue
-        depth = 0
-        for at, character in enumerate(rest):
-            if character in "{}" and not (at and rest[at - 1] == "\\"):
-                depth += 1 if character == "{" else -1
-                if depth == 0:
-                    return rest[1:at]
+    closing = _closing_braces(text)
+    for match in reversed(list(re.finditer(r"\\(?:boxed|fbox)(?![A-Za-z])\s*", text))):
+        start = match.end()
+        if text[start : start + 1] == "{":
+            if start in closing:
+                return text[start + 1 : closing[start]]
+        elif text[start - 1].isspace() and (bare := re.compile(r"[^\s${}\\]+").match(text, start)):
+            return bare[0].rstrip(".,;")
     return None
+
+
+def _closing_braces(text: str) -> dict[int, int]:
+    """Position of each opening brace -> position of the one that closes it."""
+    closing, open_ = {}, []
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        if match[0] == "{":
+            open_.append(match.start())
+        elif match[0] == "}" and open_:
+            closing[open_.pop()] = match.start()
+    return closing
 
 
 def python_code(response: str) -> str | None:

@@ -1,0 +1,45 @@
+"""Process that judges mathematical answers, one after the other: JSON lines in, JSON lines out.
+
+    python -m tailsieve_verl.rewards.math_worker
+
+Its caller kills it when an answer takes too long. Memory is limited, and so is the CPU time of one answer: a worker
+whose caller is gone ends by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import sys
+
+from tailsieve_verl.rewards.math_answers import judge
+
+#: Bytes of address space; sympy itself needs a few hundred MiB of it.
+MEMORY = 4 << 30
+#: CPU seconds of one answer: beyond what the time-outs of its three steps allow.
+CPU_S = 30
+
+
+def main() -> None:
+    logging.disable()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard < 0 else min(MEMORY, hard), hard))
+    judge("1/2", "x+1")  # imports everything and builds the grammars
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # nothing but answers may come out
+    print(json.dumps("ready"), file=answers, flush=True)
+    for line in sys.stdin:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(used.ru_utime + used.ru_stime) + CPU_S
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+        gold, answer = json.loads(line)
+        try:
+            verdict: str = judge(gold, answer)
+        except Exception:  # whatever a parser or sympy makes of it, out of memory and recursion included
+            verdict = "wrong"
+        print(json.dumps(verdict), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

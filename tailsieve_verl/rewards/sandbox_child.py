@@ -1,0 +1,86 @@
+"""Process that runs a program's tests under confinement. Started by its path by :mod:`~tailsieve_verl.rewards.sandbox`.
+
+Standard input holds one JSON object: the folder with ``solution.py`` and ``test_solution.py``, limits, the descriptor
+for the report, and a word that the report must repeat. Nothing of the program runs before the confinement is in force.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from typing import Any
+
+#: Characters of the first failure that go into the report.
+SHOWN = 300
+ARGUMENTS = (
+    *("test_solution.py", "-q", "-x", "--assert=plain", "--disable-warnings", "--tb=line"),
+    *("-p", "no:cacheprovider", "-p", "no:faulthandler", "-c", os.devnull),
+)
+
+
+class Counter:
+    """pytest plug-in: what became of each test."""
+
+    def __init__(self) -> None:
+        self.collected = self.passed = self.others = 0
+        self.error = ""
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        self.collected = len(session.items)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        self._note(report)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self._note(report)
+        if report.when == "call" and report.passed:
+            self.passed += 1
+        elif not report.passed:
+            self.others += 1
+
+    def _note(self, report: Any) -> None:
+        if report.failed and not self.error:
+            self.error = str(report.longrepr).strip()[-SHOWN:]
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.buffer.read())
+    word, descriptor, folder = request.pop("word"), request["report"], request["folder"]
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    import pytest
+
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "confine.py")
+    spec = importlib.util.spec_from_file_location("confine", path)
+    assert spec is not None
+    assert spec.loader is not None
+    confine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(confine)
+    missing = confine.confine(folder, request["limits"])
+    if missing:
+        block_sockets()
+
+    counter = Counter()
+    pytest.main(
+        [*ARGUMENTS, f"--rootdir={folder}", f"--confcutdir={folder}", f"--basetemp={folder}/tmp"], plugins=[counter]
+    )
+    report = {**vars(counter), "word": word, "missing": missing}
+    os.write(descriptor, json.dumps(report).encode())
+    os._exit(0)  # threads and exit handlers of the program have nothing left to do
+
+
+def block_sockets() -> None:
+    """Where the kernel does not refuse sockets, Python does; a program can undo this."""
+    import socket
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError("no network here")
+
+    socket.socket.__init__ = refuse  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main()
