@@ -18,7 +18,7 @@ the difference counts against history.
 
 Invariants: a plan by history cuts nothing and carries nothing over; switching needs no accounting of its own, because
 leaving the cutoff is a step to uniform and coming back one from uniform; the same observations give the same
-decisions; the history is kept up under every selector.
+decisions.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class HistorySelector:
         self.forecast = forecast or LengthForecast()
         self.controller = controller
         self.by_history = False
-        self._known = 1.0 if len(self.forecast.history) else 0.0  # share of the last step's prompts
+        self._known = 0.0  # share of the last step's prompts
         self._judged: list[_Judged] = []
         self._cutoff: list[float] = []  # log gains of the cutoff when it last ran
         self._placed: list[float] = []  # log of measured over replayed time, placed and control steps
@@ -345,6 +345,10 @@ class HistorySelector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore; the state of a controller alone, of a run that selected by the cutoff, restores just that."""
+        if "controller" not in state:
+            self.controller.load_state_dict(dict(state))
+            return
         self.controller.load_state_dict(state["controller"])
         self.by_history, self._known = state["by_history"], state["known"]
         self._judged = [_Judged(s, h, math.nan if c is None else c) for s, h, c in state["judged"]]

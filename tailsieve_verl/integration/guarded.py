@@ -40,6 +40,7 @@ class GuardedPolicy:
     def __init__(self, policy: Policy, *, callbacks: Sequence[str] = (), deadline_s: float | None = None) -> None:
         self.context: PolicyContext = policy.context
         self._steered: SteeredPolicy | None = SteeredPolicy(policy, callbacks)
+        self._place = getattr(policy, "place", None)  # only a policy by prompt history has one
         self._deadline_s = deadline_s
         self._uniform = FixedPolicy(policy.context, 0, 0)
         self.failure: str | None = None
@@ -56,6 +57,23 @@ class GuardedPolicy:
             except Exception as error:
                 self._give_up("plan", step, error)
         return self._uniform.plan(step=step, carried=carried, last=last, stream_left=stream_left)
+
+    def place(self, plan: StepPlan, keys: Sequence[str], sessions: Sequence[int]) -> list[tuple[int, ...]] | None:
+        """Replica of each response of the launched groups, for a plan by history; ``None``: its pools deal them."""
+        if self._steered is None or self._place is None or not plan.by_history:
+            return None
+        try:
+            placed = self._place(plan, keys, sessions)
+            rows = None if placed is None else [tuple(int(r) for r in row) for row in placed]
+            if rows is not None:
+                if [len(row) for row in rows] != list(sessions):
+                    raise ValueError("a placement needs a replica for every response")
+                if not all(0 <= r < self.context.replicas for row in rows for r in row):
+                    raise ValueError(f"a placement names a replica outside of 0..{self.context.replicas - 1}")
+            return rows
+        except Exception as error:
+            self._give_up("place", plan.step, error)  # the plan is uniform: its pool is dealt round robin
+            return None
 
     def observe(self, observation: StepObservation) -> Decision:
         return self._decided("judge", observation.plan.step, lambda steered: steered.observe(observation))

@@ -107,8 +107,13 @@ def prompt_key(row: Mapping[str, Any]) -> str:
     index = info.get("index") if isinstance(info, Mapping) else None
     if index is not None:
         return f"{source}/{info.get('split', '')}/{index}"
-    messages = json.dumps(_first(row, "raw_prompt", ""), sort_keys=True, default=_stable, ensure_ascii=False)
-    return f"{source}#{hashlib.blake2b(messages.encode(), digest_size=12).hexdigest()}"
+    return f"{source}#{content_hash(_first(row, 'raw_prompt', ''))}"
+
+
+def content_hash(messages: Any) -> str:
+    """The content of chat messages in 24 characters, the same in every process."""
+    text = json.dumps(messages, sort_keys=True, default=_stable, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def merge(rows: list[Row]) -> Row:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -98,6 +98,7 @@ class RolloutRunner:
         stall_deadline_s, health_interval_s, sync_deadline_s: see the configuration schema.
         placements: by pool (``tail``, ``bulk``), placements of the user's own.
         selector: orders the cut groups.
+        place: replicas of all responses by plan, keys and sessions of the groups, for plans by history.
     """
 
     def __init__(
@@ -114,7 +115,9 @@ class RolloutRunner:
         sync_deadline_s: float,
         placements: Mapping[str, GuardedPlacement] | None = None,
         selector: GuardedSelector | None = None,
+        place: Callable[[StepPlan, Sequence[str], Sequence[int]], list[tuple[int, ...]] | None] | None = None,
     ) -> None:
+        self._place = place
         self._placements, self._selector = placements or {}, selector or GuardedSelector()
         self._router, self._replicas, self._agents = router, replicas, agents
         self._ledger, self._stream = ledger, stream
@@ -218,7 +221,12 @@ class RolloutRunner:
         return groups
 
     def _placed(self, step: RolloutStep, groups: list[LaunchedGroup]) -> list[LaunchedGroup]:
-        """The groups with the slots of the user's own placements, if there are any."""
+        """The groups with the slots of a plan by history, else of the user's own placements, if there are any."""
+        if step.plan.by_history and self._place is not None:
+            names = [prompt_key(self._stream.rows[step.uids[g.uid]]) for g in groups]
+            rows = self._place(step.plan, names, [g.sessions for g in groups])
+            if rows is not None:  # without a tail pool a slot is a replica
+                return [group._replace(slots=row) for group, row in zip(groups, rows, strict=True)]
         pools = {"tail": (True, step.plan.tail_replicas), "bulk": (False, step.plan.bulk_replicas)}
         for pool, placement in self._placements.items():
             is_tail, replicas = pools[pool]

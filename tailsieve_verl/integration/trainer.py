@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,11 @@ from tailsieve_verl.callbacks.runner import CallbackRunner, names_of
 from tailsieve_verl.config.schema import build_policy, parse
 from tailsieve_verl.config.targets import Target
 from tailsieve_verl.core.ledger import Ledger
+from tailsieve_verl.core.length_forecast import LengthForecast
 from tailsieve_verl.core.lengths import LengthMonitor
 from tailsieve_verl.core.metrics import step_metrics
 from tailsieve_verl.core.plan import StepObservation
-from tailsieve_verl.integration import checkpoint, console, preflight, speculation
+from tailsieve_verl.integration import checkpoint, console, preflight, prompt_history, speculation
 from tailsieve_verl.integration.client import TailSieveLLMClient
 from tailsieve_verl.integration.context import ROUTED
 from tailsieve_verl.integration.deadline import RolloutStalledError, within
@@ -92,8 +94,10 @@ class TailSieveTrainer(PPOTrainerSync):
         settings = self.settings
         callbacks = build_callbacks(settings)
         own = isinstance(settings.policy, Target)
+        policy = build_policy(settings, self.n_groups, replicas)
+        self.forecast: LengthForecast | None = getattr(policy, "forecast", None)  # of a policy by prompt history
         self.policy = GuardedPolicy(
-            build_policy(settings, self.n_groups, replicas),
+            policy,
             callbacks=names_of(callbacks),
             deadline_s=settings.callback_deadline_s if own else None,
         )
@@ -169,6 +173,7 @@ class TailSieveTrainer(PPOTrainerSync):
                 if (placement := build_placement(settings, pool)) is not None
             },
             selector=GuardedSelector(build_selector(settings), settings.callback_deadline_s),
+            place=self.policy.place,
         )
         spec = settings.speculation
         if spec.enabled:
@@ -187,6 +192,8 @@ class TailSieveTrainer(PPOTrainerSync):
         context = self.policy.context
         run: dict[str, Any] = {"n_groups": context.n_groups, "replicas": context.replicas, "n": self.runner.sessions}
         run.update(policy=self._policy_identity()["name"], speculation=self.settings.speculation.method)
+        if self.forecast is not None:
+            run.update(selector=self.settings.selector, fingerprint=self._fingerprint)
         self.run_record.start(run, first_step=self.global_steps)
         self.callbacks.start(
             RunInfo(
@@ -320,11 +327,14 @@ class TailSieveTrainer(PPOTrainerSync):
             "callbacks": {"states": self.callbacks.state_dict(), "steering": self.policy.steering_state()},
         }
         checkpoint.save(folder, state, {prompt: self.stream.rows[prompt] for prompt in waiting})
+        if self.forecast is not None:
+            prompt_history.save(folder, self.forecast, self._fingerprint)
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps == 0:
+            self._begin_history()
             return
         folder = preflight.resume_folder(self.config)
         assert folder is not None
@@ -336,9 +346,16 @@ class TailSieveTrainer(PPOTrainerSync):
             self.depths.load_state_dict(state["speculation"])
         callbacks = state.get("callbacks") or {"states": {}, "steering": None}
         self.callbacks.load_state_dict(callbacks["states"])
+        if self.forecast is not None:
+            prompt_history.restore(
+                folder / checkpoint.FOLDER / prompt_history.HISTORY, self.forecast, self._fingerprint
+            )
         saved = {key: state["policy"].get(key) for key in self._policy_identity()}
         if saved == self._policy_identity():
-            self.policy.load_state_dict(state["policy"]["state"])
+            policy = state["policy"]["state"]
+            if self.forecast is None:  # saved under another selector: the controller inside goes on
+                policy = policy.get("controller", policy)
+            self.policy.load_state_dict(policy)
         else:
             logger.warning(
                 "tailsieve: the checkpoint was saved under %s, this run has %s; the policy starts afresh",
@@ -346,6 +363,27 @@ class TailSieveTrainer(PPOTrainerSync):
                 self._policy_identity(),
             )
         self.policy.load_steering_state(callbacks["steering"], same=saved == self._policy_identity())
+
+    @cached_property
+    def _fingerprint(self) -> prompt_history.Fingerprint:
+        return prompt_history.fingerprint(self.train_dataset, self.tokenizer)
+
+    def _begin_history(self) -> None:
+        """Take over the lengths of an earlier run, if one is named."""
+        source = self.settings.history_from
+        if self.forecast is None or source is None:
+            return
+        data = self.config.data
+        said = prompt_history.take_over(
+            source,
+            self.forecast,
+            self._fingerprint,
+            dataset=self.train_dataset,
+            tokenizer=self.tokenizer,
+            template=OmegaConf.to_container(data.get("apply_chat_template_kwargs") or OmegaConf.create()),  # type: ignore[arg-type]
+            cap=data.get("max_response_length"),
+        )
+        print(f"[tailsieve] {said}", flush=True)
 
     def _policy_identity(self) -> dict[str, Any]:
         """What must be the same for a saved policy state to mean anything."""
