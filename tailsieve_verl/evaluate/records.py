@@ -1,7 +1,7 @@
 """What an evaluation leaves, and how it is continued: one folder a checkpoint.
 
     settings.json      what the answers depend on: model, sampling, seed, questions' checksums
-    <bench>.jsonl      one answer a line, appended as it arrives: problem, sample, right, text, tokens, finish, seed
+    <bench>.jsonl      one answer a line, appended as it arrives: problem, sample, right, text, tokens ...
 
 Invariants: a line is written whole, a torn last one is ignored; an answer is never drawn twice; answers of other
 settings are never mixed.
@@ -33,6 +33,7 @@ class Answer:
         tokens: its length, the end token included.
         finish: ``stop``, or ``length`` if it was cut at the limit.
         seed: its request's seed.
+        verdict: why, where the reward function says it.
     """
 
     problem: int
@@ -43,6 +44,7 @@ class Answer:
     tokens: int
     finish: str
     seed: int
+    verdict: str = ""
 
 
 class Records:

@@ -18,7 +18,9 @@ from tailsieve_verl.replay.engine import EngineSpec, Place
 Reward = Callable[..., Any]
 """verl's reward function: ``data_source, solution_str, ground_truth, extra_info`` -> score, or a dict with it."""
 
-REWARD = "tailsieve_verl.rewards.score:compute_score"
+REWARD = "tailsieve_verl.rewards.math:compute_score"
+#: Its verdict where the ground truth, not the answer, is at fault.
+UNREADABLE = "unreadable gold"
 
 
 @dataclass(frozen=True)
@@ -139,23 +141,18 @@ def ask(
     engines = spec(max(len(question.ids) for question in questions))
     for found in answers(questions, engines, places, stall_s=stall_s, worker=worker):
         bench, problem, sample = whose[found["id"]]
-        value, right = grade(reward, bench.problems[problem], found["text"])
-        answer = Answer(
-            problem,
-            sample,
-            right,
-            value,
-            found["text"],
-            found["tokens"],
-            found["finish"],
-            sampling.seed_of(found["id"]),
-        )
+        value, right, verdict = grade(reward, bench.problems[problem], found["text"])
+        facts = (found["text"], found["tokens"], found["finish"], sampling.seed_of(found["id"]))
+        answer = Answer(problem, sample, right, value, *facts, verdict)
         records.append(bench.name, answer)
         yield answer
 
 
-def grade(reward: Reward, problem: Problem, text: str) -> tuple[float, bool]:
-    """Score and verdict: right is a score of 1, or ``acc`` where there is one. A function that fails: (NaN, False)."""
+def grade(reward: Reward, problem: Problem, text: str) -> tuple[float, bool, str]:
+    """Score, whether it is right (a score of 1, or ``acc`` where there is one), and why, where the function says it.
+
+    A function that fails makes the answer wrong, with a score of NaN.
+    """
     try:
         result = reward(
             data_source=problem.data_source,
@@ -163,10 +160,11 @@ def grade(reward: Reward, problem: Problem, text: str) -> tuple[float, bool]:
             ground_truth=problem.ground_truth,
             extra_info=problem.extra_info,
         )
-        value = float(result["score"] if isinstance(result, dict) else result)
-        return value, float(result.get("acc", value) if isinstance(result, dict) else value) >= 1.0
-    except Exception:
-        return float("nan"), False
+        facts = result if isinstance(result, dict) else {"score": result}
+        value = float(facts["score"])
+        return value, float(facts.get("acc", value)) >= 1.0, str(facts.get("verdict", ""))
+    except Exception as error:
+        return float("nan"), False, f"{type(error).__name__}: {error}"
 
 
 def count(label: str, benchmarks: Sequence[Benchmark], records: Records) -> Evaluation:
@@ -185,7 +183,16 @@ def count(label: str, benchmarks: Sequence[Benchmark], records: Records) -> Eval
         scores[bench.name] = score(right, bench.k)
         tokens[bench.name] = sum(answer.tokens for answer in used) / len(used)
         cut[bench.name] = sum(answer.finish == "length" for answer in used) / len(used)
-        failed = sum(answer.score != answer.score for answer in used)  # NaN
+        failed = [answer for answer in used if answer.score != answer.score]  # NaN
+        unread = {answer.problem for answer in used if answer.verdict == UNREADABLE}
         if failed:
-            faults[bench.name] = f"the reward function failed on {failed} of {len(used)} answers, counted as wrong"
+            faults[bench.name] = (
+                f"the reward function failed on {len(failed)} of {len(used)} answers, counted as wrong "
+                f"({failed[0].verdict})"
+            )
+        elif unread:
+            faults[bench.name] = (
+                f"the right answer of {len(unread)} of {len(right)} problems cannot be read (first: problem "
+                f"{min(unread)} of {bench.path}), counted as wrong"
+            )
     return Evaluation(label, scores, tokens, cut, faults)

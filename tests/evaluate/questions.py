@@ -29,3 +29,7 @@ def as_dict(data_source, solution_str, ground_truth, extra_info=None):
 
 def failing(data_source, solution_str, ground_truth, extra_info=None):
     raise RuntimeError("no verdict")
+
+
+def unreadable(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": 0.0, "acc": 0.0, "verdict": "unreadable gold"}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tailsieve_verl.errors import UserError
-from tailsieve_verl.evaluate.benchmarks import read_benchmark
+from tailsieve_verl.evaluate.benchmarks import Problem, read_benchmark
 from tailsieve_verl.evaluate.records import Answer, Records
-from tailsieve_verl.evaluate.run import Sampling, ask, count, grade, load_reward, missing, settings_of
+from tailsieve_verl.evaluate.run import REWARD, Sampling, ask, count, grade, load_reward, missing, settings_of
 from tailsieve_verl.evaluate.table import figures, table3
 from tailsieve_verl.markdown import markdown_table
 from tailsieve_verl.replay.engine import EngineSpec, Place
@@ -95,12 +95,12 @@ def test_an_engine_that_does_not_start_is_quoted(bench, tmp_path):
 
 def test_grading(bench):
     problem = bench.problems[0]
-    assert grade(questions.equal, problem, "right") == (1.0, True)
-    assert grade(questions.as_dict, problem, "right") == (0.5, True)
-    assert grade(questions.as_dict, problem, "") == (-0.5, False)
-    value, right = grade(questions.failing, problem, "right")
+    assert grade(questions.equal, problem, "right") == (1.0, True, "")
+    assert grade(questions.as_dict, problem, "right") == (0.5, True, "")
+    assert grade(questions.as_dict, problem, "") == (-0.5, False, "")
+    value, right, why = grade(questions.failing, problem, "right")
     assert math.isnan(value)
-    assert not right
+    assert (right, why) == (False, "RuntimeError: no verdict")
 
 
 def test_a_failing_reward_function_is_counted_and_said(bench, tmp_path):
@@ -108,7 +108,18 @@ def test_a_failing_reward_function_is_counted_and_said(bench, tmp_path):
     run(bench, records, reward=questions.failing)
     found = count("a", [bench], records)
     assert found.scores["made"].value == 0
-    assert found.faults["made"] == "the reward function failed on 15 of 15 answers, counted as wrong"
+    assert found.faults["made"] == (
+        "the reward function failed on 15 of 15 answers, counted as wrong (RuntimeError: no verdict)"
+    )
+
+
+def test_a_gold_answer_that_cannot_be_read_is_said(bench, tmp_path):
+    records = Records(tmp_path)
+    run(bench, records, reward=questions.unreadable)
+    assert (
+        "the right answer of 5 of 5 problems cannot be read (first: problem 0 of"
+        in count("a", [bench], records).faults["made"]
+    )
 
 
 def test_a_reward_function_that_is_not_there():
@@ -153,3 +164,10 @@ def test_table_3(tmp_path):
     assert markdown_table(rows).splitlines()[2] == "| base | 25.00 ±25.00 |"
     numbers = figures(evaluations, [made])
     assert [(n["pass_at_k"], n["change"], n["samples"]) for n in numbers] == [(0.25, 0.0, 4), (0.75, 0.5, 4)]
+
+
+def test_the_default_grades_mathematics():
+    problem = Problem(({"role": "user", "content": "?"},), "0.5", "made/up")
+    reward = load_reward(REWARD)
+    assert grade(reward, problem, r"so \boxed{\frac{1}{2}}<END>") == (1.0, True, "right")
+    assert grade(reward, problem, "one half")[:2] == (0.0, False)
