@@ -16,7 +16,7 @@ from tailsieve_verl.doctor.findings import Report
 from tailsieve_verl.errors import UserError
 
 #: Options end where the command begins, with or without `--` in front of it.
-CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+CONTEXT = {"allow_interspersed_args": False}
 
 #: A sign, a word and a colour for each status: none of the three is needed to tell them apart.
 SIGNS = {"ok": ("✓", "green"), "note": ("·", "cyan"), "warning": ("!", "yellow"), "error": ("✗", "red")}
