@@ -65,6 +65,7 @@ class TailSieveConfig:
         callbacks: classes by ``_target_``, in their order, see :mod:`tailsieve_verl.callbacks`.
         callbacks_strict: a callback that fails ends the run, where it would be switched off with a warning.
         callback_deadline_s: longest that one call of a callback, or of another class by ``_target_``, may take.
+        warm_up: parquet file with a batch that is generated before the first step and trained on by nobody.
         sampling: presence penalty and stop strings, see :mod:`~tailsieve_verl.config.sampling`.
         speculation: speculative decoding by route, see :mod:`~tailsieve_verl.config.speculation`.
     """
@@ -99,6 +100,7 @@ class TailSieveConfig:
     callbacks: tuple[Target, ...] = ()
     callbacks_strict: bool = False
     callback_deadline_s: float = 10.0
+    warm_up: str | None = None
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
@@ -234,6 +236,10 @@ def _converted(key: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
             raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be a share between 0 and 1, for example 0.03.")
         return float(value)
+    if key == "warm_up":
+        if value is not None and not (isinstance(value, str) and value.endswith(".parquet")):
+            raise TailSieveConfigError(f"{PREFIX}.warm_up={value} must be the path of a .parquet file, or null.")
+        return value
     if key == "curve":
         if value is not None and not isinstance(value, str):
             raise TailSieveConfigError(f"{PREFIX}.curve={value} must be the path of a .json or .csv file, or null.")

@@ -76,6 +76,7 @@ def check(config: DictConfig) -> None:
         what = "one rollout replica" if replicas == 1 else "one prompt group a batch"
         logger.warning("tailsieve: %s leaves nothing to route, the run is uniform.", what)
     _check_data(config, n_groups)
+    _check_warm_up(settings.warm_up, n_groups)
     folder = resume_folder(config)
     if folder is not None:
         checkpoint.check(folder, n_groups=n_groups)
@@ -208,6 +209,27 @@ def _check_data(config: DictConfig, n_groups: int) -> None:
         )
 
 
+def _check_warm_up(path: str | None, n_groups: int) -> None:
+    if path is None:
+        return
+    if not os.path.exists(path):
+        raise TailSieveConfigError(
+            f"{PREFIX}.warm_up={path} does not exist; write it with tailsieve data NAME --warm-up {n_groups}."
+        )
+    rows = _count_rows([path])
+    if rows < n_groups:
+        raise TailSieveConfigError(
+            f"{PREFIX}.warm_up={path} holds {rows} prompts, fewer than data.train_batch_size={n_groups}; "
+            f"reserve that many."
+        )
+
+
+def _count_rows(paths: list[str]) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.ParquetFile(path).metadata.num_rows for path in paths)
+
+
 def _count_prompts(config: DictConfig) -> int | None:
     """Rows of local parquet files, where verl's own dataset reads them; ``None`` where only the trainer can know."""
     if OmegaConf.select(config, "data.custom_cls.path"):
@@ -216,9 +238,7 @@ def _count_prompts(config: DictConfig) -> int | None:
     paths = [files] if isinstance(files, str) else list(files)
     if not all(re.search(r"\.parquet$", path) and os.path.exists(path) for path in paths):
         return None
-    import pyarrow.parquet as pq
-
-    rows = sum(pq.ParquetFile(path).metadata.num_rows for path in paths)
+    rows = _count_rows(paths)
     limit = int(config.data.get("train_max_samples", -1) or -1)
     return rows if limit < 0 else min(rows, limit)
 
