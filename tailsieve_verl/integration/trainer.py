@@ -39,7 +39,7 @@ from tailsieve_verl.core.length_forecast import LengthForecast
 from tailsieve_verl.core.lengths import LengthMonitor
 from tailsieve_verl.core.metrics import step_metrics
 from tailsieve_verl.core.plan import StepObservation
-from tailsieve_verl.integration import checkpoint, console, preflight, prompt_history, speculation
+from tailsieve_verl.integration import checkpoint, console, preflight, prompt_history, speculation, warm_up
 from tailsieve_verl.integration.client import TailSieveLLMClient
 from tailsieve_verl.integration.context import ROUTED
 from tailsieve_verl.integration.deadline import RolloutStalledError, within
@@ -205,6 +205,17 @@ class TailSieveTrainer(PPOTrainerSync):
                 last_step=self.last_step,
             )
         )
+        if self.settings.warm_up is not None and self.global_steps == 1:
+            seconds = warm_up.run(
+                warm_up.prompts(self.config, self.tokenizer, self.processor, self.settings.warm_up, self.n_groups),
+                context,
+                self.settings,
+                router=RayRouter(self.llm_server_manager.global_load_balancer),
+                replicas=self.replica_port,
+                agents=self.agents,
+                sessions=self.runner.sessions,
+            )
+            print(f"[tailsieve] warm-up: {self.n_groups} groups in {seconds:.1f} s, not trained", flush=True)
 
     # ---- one step -------------------------------------------------------------------------------------------------
 
