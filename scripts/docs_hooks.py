@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)\s]+)\)")
@@ -35,7 +35,9 @@ def on_files(files: Files, config: Any) -> Files:
     while waiting:
         page = waiting.pop()
         if not page.startswith("docs/") and files.get_file_from_path(site_path(page)) is None:
-            files.append(File.generated(config, site_path(page), abs_src_path=str(ROOT / page)))
+            file = File.generated(config, site_path(page), abs_src_path=str(ROOT / page))
+            file.inclusion = InclusionLevel.NOT_IN_NAV  # the page that links to it is the way to it
+            files.append(file)
         if not page.endswith(".md"):
             continue
         for _, target in repository_links((ROOT / page).read_text(encoding="utf-8"), page):
