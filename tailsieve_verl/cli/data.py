@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,7 @@ def command(
         files.append((path.with_name(f"{path.stem}-warmup.parquet"), prepared.reserved))
     report = []
     for file, rows in files:
-        write_whole(file, lambda temporary, rows=rows: write(temporary, rows))
+        write_whole(file, partial(write, rows=rows))
         report.append({"file": str(file), "rows": len(rows), "sha256": checksum(rows)})
     if prepared.skipped:
         say(f"Left out: {', '.join(f'{count} with {reason}' for reason, count in sorted(prepared.skipped.items()))}.")
