@@ -1,9 +1,9 @@
 """The paper's end-to-end comparison, small and for real: policies side by side on two tasks, one run after the other.
 
 Real GRPO by verl, Ray and two vLLM replicas with SmolLM2-135M: the counting task, whose answers have a long tail that
-is the prompt's own, and short arithmetic, which has none. The same model, data, seeds and prompt order in every run. A
-run that is finished is kept, so that the same command goes on where it was stopped. Writes docs/cpu-comparison.md with
-its picture, from the runs' own logs (tailsieve compare).
+is the prompt's own, and short arithmetic, whose long answers are chance. The same model, data, seeds and prompt order
+in every run. A run that is finished is kept, so that the same command goes on where it was stopped. Writes
+docs/cpu-comparison.md with its picture, from the runs' own logs (tailsieve compare).
 
     python examples/cpu_demo/compare.py            # 12 steps of every policy on both tasks, more than an hour
     python examples/cpu_demo/compare.py --quick    # two runs of 3 steps with a tiny model, minutes, another page

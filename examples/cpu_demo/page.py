@@ -20,7 +20,7 @@ from tailsieve_verl.markdown import markdown_table
 SKIP = 1
 TITLES = {
     "counting": "Counting: a long tail that is the prompt's own",
-    "arithmetic": "Arithmetic: short answers, no tail",
+    "arithmetic": "Arithmetic: short answers, long ones by chance",
 }
 WIDTH = 120
 

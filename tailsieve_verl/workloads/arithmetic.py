@@ -1,7 +1,7 @@
-"""The arithmetic task: "What is 7 + 15?" Answers are short and alike in length, so there is no tail to isolate.
+"""The arithmetic task: "What is 7 + 15?" Answers are short, and the few long ones are chance, not the prompt's own.
 
-The counterpart of :mod:`~tailsieve_verl.workloads.counting`: a load on which routing has nothing to gain and must lose
-nothing. The reward is verifiable: 1 if the last number of the answer is right.
+The counterpart of :mod:`~tailsieve_verl.workloads.counting`: a load on which isolating prompts has nothing to gain, and
+must lose nothing. The reward is verifiable: 1 if the last number of the answer is right.
 """
 
 from __future__ import annotations
@@ -31,13 +31,18 @@ def make_rows(count: int, seed: int, split: str) -> list[dict[str, Any]]:
         rows.append(
             {
                 "data_source": DATA_SOURCE,
-                "prompt": [{"role": "user", "content": f"What is {a} + {b}?"}],
+                "prompt": [{"role": "user", "content": prompt(a, b)}],
                 "ability": "arithmetic",
                 "reward_model": {"style": "rule", "ground_truth": str(a + b)},
                 "extra_info": {"split": split, "index": index},
             }
         )
     return rows
+
+
+def prompt(a: int, b: int) -> str:
+    """The question; without the frame a small model tells stories."""
+    return f"Question: What is {a} + {b}?\nAnswer:"
 
 
 def compute_score(

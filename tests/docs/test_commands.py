@@ -45,6 +45,9 @@ RUN_ELSEWHERE = {
     "python benchmarks": "benchmarks",
     "python -m pytest": ".ci/run",
     "pytest": ".ci/run",
+    "bash recipes": "tests/recipes/test_recipes.py",
+    "tailsieve evaluate": "tests/cli/test_evaluate.py",
+    "tailsieve compare": "tests/cli/test_compare.py",
     "tailsieve calibrate": "tests/cli/test_calibrate_replay.py",
     "tailsieve replay": "tests/cli/test_calibrate_replay.py",
 }

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from tailsieve_verl.workloads.arithmetic import compute_score, make_rows, write
@@ -22,7 +24,7 @@ def test_the_last_number_counts(answer, reward):
 def test_rows_are_right_and_repeatable(tmp_path):
     rows = make_rows(50, 3, "train")
     for row in rows:
-        a, b = (int(part) for part in row["prompt"][0]["content"][8:-1].split(" + "))
+        a, b = (int(part) for part in re.findall(r"\d+", row["prompt"][0]["content"]))
         assert int(row["reward_model"]["ground_truth"]) == a + b
     assert rows == make_rows(50, 3, "train")
     assert rows != make_rows(50, 4, "train")
