@@ -70,6 +70,7 @@ class CallbackRunner:
         self._steering, self._deadline_s, self._strict = steering, deadline_s, strict
         self._states: dict[str, Any] = {}
         self._where = "before the first step"
+        self._started = False
         self.seconds = 0.0
 
     def has(self, kind: type[Callback]) -> bool:
@@ -106,6 +107,7 @@ class CallbackRunner:
 
     def start(self, info: Any) -> None:
         """The run begins: ``on_run_start``, then ``on_load`` with what a checkpoint held."""
+        self._started = True
         self.emit("on_run_start", info)
         for entry in self._in_order:
             if entry.name in self._states:
@@ -117,7 +119,9 @@ class CallbackRunner:
             )
 
     def end(self, failure: str | None) -> None:
-        """The run is over; a failure of its own is not to be hidden by one of a callback."""
+        """The run is over, if it had begun; a failure of its own is not to be hidden by one of a callback."""
+        if not self._started:
+            return
         try:
             self.emit("on_run_end", failure)
         except CallbackError:

@@ -155,10 +155,10 @@ class Controller:
         """A decision to stay, with what is known whatever is decided."""
         measured = observation.generation_s
         error = None
-        if self._expected is not None and not in_transition(observation.plan, self.q):
+        if self._expected is not None and not in_transition(observation.plan, self.q, self.m):
             error = measured / self._expected - 1.0
         uniform = predictor.uniform().mean_s if predictor is not None else None
-        if uniform is not None and observation.plan.m and not in_transition(observation.plan, self.q):
+        if uniform is not None and observation.plan.m and not in_transition(observation.plan, self.q, self.m):
             self._excess = [*self._excess, math.log(measured / uniform) - hiccup][-EXCESS_STEPS:]
         return Decision(
             step=observation.plan.step,
@@ -179,7 +179,7 @@ class Controller:
     def _decide(
         self, decision: Decision, predictor: Predictor | None, observation: StepObservation, held: bool
     ) -> Decision:
-        steady = not in_transition(observation.plan, self.q)
+        steady = not in_transition(observation.plan, self.q, self.m)
         if predictor is not None and self.config.guard and self.q and self._pins.free:
             acted = self._guard(decision, predictor)
             if acted is not None:

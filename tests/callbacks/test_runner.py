@@ -261,11 +261,16 @@ def test_a_failed_run_is_told_and_not_hidden(caplog):
 
     ends = Ends()
     runner, _ = make(ends, strict=True)
+    runner.end("it never began")
+    assert not hasattr(ends, "failure")
+    runner.start(INFO)
     runner.end("ReplicaDiedError: replica 1")
     assert ends.failure == "ReplicaDiedError: replica 1"
     assert "a callback failed at the end of a run that failed" in caplog.text
+    runner, _ = make(Ends(), strict=True)
+    runner.start(INFO)
     with pytest.raises(CallbackError, match="RuntimeError: socket"):
-        make(Ends(), strict=True)[0].end(None)
+        runner.end(None)
 
 
 class Dies(FixedPolicy):
