@@ -103,3 +103,11 @@ def test_what_was_never_released_is_forgotten_at_the_next_step():
 def test_an_empty_pool_is_named():
     with pytest.raises(ValueError, match="at least one replica"):
         dispatcher(pool=())
+
+
+def test_slots_of_one_s_own_place_first_turns_and_nothing_else():
+    dispatch = Dispatcher(6)
+    dispatch.add(["a", "b"], [2, 2], range(2, 6), "group", slots=[(3, 0), None])
+    assert [dispatch.acquire("r", "a", s) for s in (0, 1)] == [5, 2]
+    assert [dispatch.acquire("r", "b", s) for s in (0, 1)] == [3, 3]  # without: round robin by its order
+    assert dispatch.acquire("r", "a", 0) == 5  # later turns stay
