@@ -39,11 +39,13 @@ def check_speculation(config: DictConfig, spec: SpeculationConfig, vllm: Version
             f"vLLM {vllm} with VLLM_USE_V2_MODEL_RUNNER=1 ignores draft depths set at run time; unset it, "
             f"upgrade to vLLM {V2_HONOURS_DEPTH}, or set {SPECULATION}.control=launch."
         )
-    model = model_settings(str(config.actor_rollout_ref.model.path))
+    path = str(config.actor_rollout_ref.model.path)
+    model = model_settings(path)
     if model is not None:
         _check_model(model, spec, vllm)
+        _check_mtp_weights(path, model, spec)
     if spec.model is not None:
-        _check_drafter(spec)
+        _check_drafter(spec, model)
 
 
 def model_settings(path: str) -> dict[str, Any] | None:
@@ -108,13 +110,44 @@ def _check_model(model: dict[str, Any], spec: SpeculationConfig, vllm: Version) 
         )
 
 
-def _check_drafter(spec: SpeculationConfig) -> None:
+def _check_mtp_weights(path: str, model: dict[str, Any], spec: SpeculationConfig) -> None:
+    """A checkpoint saved by a trainer without MTP code has lost its head, and vLLM does not notice."""
+    names = weight_names(path) if spec.method == "mtp" else set()
+    extra = f"layers.{model.get('num_hidden_layers')}."  # the layer after the last one
+    if names and not any("mtp" in name or "nextn" in name or extra in name for name in names):
+        raise TailSieveConfigError(
+            f"{SPECULATION}.method=mtp, but the checkpoint {path} holds no MTP weights although its config.json names "
+            f"MTP layers (trainers often do not save them); copy them from the original model or choose another method."
+        )
+
+
+def weight_names(path: str) -> set[str]:
+    """Names of the weights of a local checkpoint in safetensors files; none if they cannot be told."""
+    folder = Path(path).expanduser()
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        return set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}))
+    if not single.is_file():
+        return set()
+    with single.open("rb") as file:  # the format: length of the header, then the header in JSON
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return set(header) - {"__metadata__"}
+
+
+def _check_drafter(spec: SpeculationConfig, model: dict[str, Any] | None) -> None:
     path = str(spec.model)
     settings = model_settings(path)
     if settings is None:
         if path.startswith(("/", "~", ".")):
             raise TailSieveConfigError(f"{SPECULATION}.model={path} has no config.json; give the drafter's folder.")
         return
+    words, known = settings.get("vocab_size"), (model or {}).get("vocab_size")
+    other = spec.extra.get("use_heterogeneous_vocab", False)
+    if spec.method == "draft_model" and words and known and words != known and not other:
+        raise TailSieveConfigError(
+            f"{SPECULATION}.model={path} has a vocabulary of {words} tokens and the model one of {known}; choose a "
+            f"draft model of the same family, or set {SPECULATION}.extra.use_heterogeneous_vocab=True."
+        )
     block = settings.get("block_size") or (settings.get("dflash_config") or {}).get("block_size")
     if spec.method == "dflash" and block and spec.deepest > int(block) - 1:
         raise TailSieveConfigError(

@@ -1,5 +1,6 @@
 """Depths of replicas against a fake of the engines: right tables at the right time; alarms; launch settings."""
 
+import json
 import logging
 
 import pytest
@@ -163,8 +164,6 @@ def refusal(spec, case, version="0.28.0"):
 
 
 def model_folder(folder, **settings):
-    import json
-
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(settings))
     return str(folder)
@@ -190,6 +189,33 @@ def test_what_cannot_work_is_refused_before_an_engine_starts(tmp_path, monkeypat
     assert "has no config.json" in refusal({"method": "dflash", "model": str(tmp_path / "none")}, config())
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     assert "VLLM_USE_V2_MODEL_RUNNER=1 ignores draft depths" in refusal(ngram, config())
+
+
+def test_a_checkpoint_that_lost_its_mtp_head_is_refused(tmp_path):
+    """Both forms of a checkpoint; a head may be named, or be the layer after the last one."""
+    mtp = parse_speculation({"method": "mtp"})
+    for name, head, sharded in (("a", "model.mtp_layers.0.w", False), ("b", "model.layers.2.eh_proj.w", True)):
+        folder = tmp_path / name
+        model_folder(folder, num_nextn_predict_layers=1, num_hidden_layers=2)
+        for weights, fine in ((["model.layers.1.w", head], True), (["model.layers.1.w", "lm_head.w"], False)):
+            if sharded:
+                index = {"weight_map": dict.fromkeys(weights, "model-00001-of-00001.safetensors")}
+                (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+            else:
+                header = json.dumps({"__metadata__": {"format": "pt"}, **dict.fromkeys(weights, {})}).encode()
+                (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+            if fine:
+                check_speculation(config(str(folder)), mtp, Version("0.28"))
+            else:
+                assert "holds no MTP weights" in refusal({"method": "mtp"}, config(str(folder)))
+
+
+def test_a_draft_model_needs_the_model_s_vocabulary(tmp_path):
+    model = model_folder(tmp_path / "model", vocab_size=512)
+    spec = {"method": "draft_model", "model": model_folder(tmp_path / "draft", vocab_size=500)}
+    assert "a vocabulary of 500 tokens and the model one of 512" in refusal(spec, config(model))
+    mapped = parse_speculation({**spec, "extra": {"use_heterogeneous_vocab": True}})
+    check_speculation(config(model), mapped, Version("0.28"))
 
 
 def test_wrong_log_probabilities_are_refused():
