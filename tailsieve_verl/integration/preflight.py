@@ -30,9 +30,9 @@ MODE_KEY = "trainer.v1.trainer_mode"
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 MANAGER = "tailsieve_verl.integration.agent_loop.TailSieveAgentLoopManager"
 
-# verl: the V1 trainer and the seams that we use, as of 0.9. vLLM: below 0.24 the engine lacks what section
+# verl: 0.9.0 lacks four of the seams that we use (prepare_step, router plug-ins, ...: see doctor/seams.py). vLLM: below 0.24 the engine lacks what section
 # "Speculative decoding" of the design needs, and verl 0.9.1 itself pins 0.24.
-VERL_MIN, VERL_BELOW = Version("0.9.0"), Version("0.10.dev0")
+VERL_MIN, VERL_BELOW = Version("0.9.1"), Version("0.10.dev0")
 VLLM_MIN = Version("0.24.0")
 
 
@@ -104,7 +104,9 @@ def check_versions() -> Version:
     """Whether the installed verl and vLLM are ones we know; returns vLLM's version."""
     verl = Version(metadata.version("verl"))
     if not VERL_MIN <= verl < VERL_BELOW:
-        raise TailSieveConfigError(f"verl {verl} is installed, TailSieve needs verl 0.9.x; install verl==0.9.1.")
+        raise TailSieveConfigError(
+            f"verl {verl} is installed, TailSieve needs 0.9.1 or a later 0.9; install verl==0.9.1."
+        )
     try:
         vllm = Version(metadata.version("vllm"))
     except metadata.PackageNotFoundError:

@@ -104,7 +104,7 @@ def test_a_dataset_of_the_users_own_is_counted_by_the_trainer(config, tmp_path):
 @pytest.mark.parametrize(
     ("package", "version", "said"),
     [
-        ("verl", "0.8.0", r"verl 0.8.0 is installed, TailSieve needs verl 0.9.x; install verl==0.9.1"),
+        ("verl", "0.9.0", r"verl 0.9.0 is installed, TailSieve needs 0.9.1 or a later 0.9; install verl==0.9.1"),
         ("verl", "0.10.0", r"verl 0.10.0 is installed"),
         ("vllm", "0.18.0", r"vLLM 0.18.0 is installed, TailSieve needs 0.24.0 or newer; upgrade it"),
     ],
