@@ -202,7 +202,7 @@ def test_a_checkpoint_that_lost_its_mtp_head_is_refused(tmp_path):
                 index = {"weight_map": dict.fromkeys(weights, "model-00001-of-00001.safetensors")}
                 (folder / "model.safetensors.index.json").write_text(json.dumps(index))
             else:
-                header = json.dumps({"__metadata__": {"format": "pt"}, **dict.fromkeys(weights, {})}).encode()
+                header = json.dumps({"__metadata__": {"format": "pt"}, **{key: {} for key in weights}}).encode()
                 (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
             if fine:
                 check_speculation(config(str(folder)), mtp, Version("0.28"))
