@@ -30,8 +30,9 @@ MODE_KEY = "trainer.v1.trainer_mode"
 MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
 MANAGER = "tailsieve_verl.integration.agent_loop.TailSieveAgentLoopManager"
 
-# verl: 0.9.0 lacks four of the seams that we use (prepare_step, router plug-ins, ...: see doctor/seams.py). vLLM: below 0.24 the engine lacks what section
-# "Speculative decoding" of the design needs, and verl 0.9.1 itself pins 0.24.
+# verl: 0.9.0 lacks four of the seams that we use (prepare_step, router plug-ins, ...: see doctor/seams.py).
+# vLLM: below 0.24 the engine lacks what section "Speculative decoding" of the design needs, and verl 0.9.1 itself pins
+# 0.24.
 VERL_MIN, VERL_BELOW = Version("0.9.1"), Version("0.10.dev0")
 VLLM_MIN = Version("0.24.0")
 
