@@ -46,6 +46,7 @@ RUN_ELSEWHERE = {
     "python -m pytest": ".ci/run",
     "pytest": ".ci/run",
     "bash recipes": "tests/recipes/test_recipes.py",
+    "tailsieve data": "tests/cli/test_data.py",
     "tailsieve evaluate": "tests/cli/test_evaluate.py",
     "tailsieve compare": "tests/cli/test_compare.py",
     "tailsieve calibrate": "tests/cli/test_calibrate_replay.py",
