@@ -1,11 +1,11 @@
 """Three plain verl runs that differ in their tails only, and what `tailsieve advise` says of each.
 
-    persistent   SmolLM2 is asked for a sentence, for three or five tips, and by two prompts in 48 for a long story
+    persistent   SmolLM2 explains things in one to three sentences; one prompt in 24 asks for a long story
     flat         the same with a response limit of 16 tokens, which every answer reaches
     chance       the same prompts for a model whose answers are long by chance alone (chance_model.py)
 
 No run has a TailSieve preset, and none updates its policy. Each leaves its responses in `trainer.rollout_data_dir` and
-its step times in verl's file logger; `advise` reads both. About eleven minutes on two CPU cores.
+its step times in verl's file logger; `advise` reads both. About eight minutes on two CPU cores.
 
     python examples/advise/run_three.py                  # all three
     python examples/advise/run_three.py --only chance    # one
@@ -36,36 +36,37 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache"
 #: The machine that the advice is asked for: the runs have two replicas and 24 groups a step.
 MACHINE = ("--replicas", "8", "--groups", "64", "--curve", "dense")
 TIME_LIMIT_S = 8 * 60
-N, SAMPLES, STEPS = 24, 4, 4  # two epochs of the 48 questions
-#: Of 24 prompts, how many ask for what; SmolLM2 answers with about 25, 115, 165 and at least 384 tokens.
+N, SAMPLES = 24, 4
+#: Steps in an epoch: one step more asks again what was asked before.
+PASSES = 7
+#: Of 24 prompts, how many ask for what; SmolLM2 answers with about 30 tokens, and a story runs to any limit. Lists of
+#: tips do not end now and then, by chance, so there are none.
 KINDS = (
-    (9, "Explain in one sentence what {} is."),
-    (11, "Give me 3 tips for {}."),
-    (3, "Give me 5 tips for {}."),
+    (8, "Explain in one sentence what {} is."),
+    (8, "Explain in two sentences what {} is."),
+    (7, "Explain in three sentences what {} is."),
     (1, "Write a long story about {}."),
 )
 THINGS = (
     "a tree", "a river", "a school", "music", "a lamp", "snow", "a market", "bread", "a mountain", "a clock",
-    "a bicycle", "rain", "a forest", "money", "a poem", "a harbour", "a garden", "a bridge",
+    "a bicycle", "rain", "a forest", "money", "a poem", "a harbour", "a garden", "a bridge", "a window", "a kitchen",
+    "a library", "wind", "a farm", "a ship", "gold", "a hospital", "a planet", "a desert", "glass", "a museum",
+    "a train", "honey", "a chair", "a door", "a horse", "milk", "a candle", "a hammer", "a cloud", "salt", "a village",
+    "a road", "a camera", "a violin", "a spoon", "iron", "a castle", "a lake", "a pencil", "paper", "a star", "a wheel",
+    "wool", "a fish", "a rose", "tea",
 )  # fmt: skip
-#: Subjects that SmolLM2 finishes; on some others, of which there are many, it runs to the limit now and then.
-DOINGS = (
-    "sleeping well", "growing tomatoes", "packing a bag", "painting a wall", "staying calm", "moving house",
-    "writing a letter", "reading more", "baking bread", "taking photos", "drawing", "cleaning a room", "eating well",
-    "making friends", "cooking pasta", "planting a tree", "giving a speech", "walking more", "waking up early",
-    "learning guitar", "taking notes", "studying maths",
-)  # fmt: skip
-BEINGS = ("a dragon", "two sisters")
+BEINGS = ("a dragon", "two sisters", "a lost dog", "a king", "an old sailor", "a wolf", "a small robot")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A run: its model, response limit and temperature."""
+    """A run: its model, response limit, temperature and training steps."""
 
     name: str
     model: Path
     max_response: int
     temperature: float
+    steps: int
 
 
 def cases() -> dict[str, Case]:
@@ -73,21 +74,21 @@ def cases() -> dict[str, Case]:
     models = CACHE / "models"
     models.mkdir(parents=True, exist_ok=True)
     found = [
-        Case("persistent", ensure_smollm2(models / "smollm2"), 384, 0.3),
-        Case("flat", ensure_smollm2(models / "smollm2"), 16, 0.3),
-        Case("chance", ensure_chance(models / "chance"), 512, 1.0),
+        Case("persistent", ensure_smollm2(models / "smollm2"), 160, 0.1, PASSES + 1),
+        Case("flat", ensure_smollm2(models / "smollm2"), 16, 0.1, 4),
+        Case("chance", ensure_chance(models / "chance"), 512, 1.0, 4),
     ]
     return {case.name: case for case in found}
 
 
 def write_data(folder: Path) -> None:
-    """48 questions whose answers differ in length by what is asked, in verl's schema; no question twice."""
+    """168 questions whose answers differ in length by what is asked, in verl's schema; no question twice."""
     import pandas as pd
 
     texts = []
     for count, text in KINDS:
-        subjects = THINGS if "what" in text else BEINGS if "story" in text else DOINGS
-        texts += [text.format(subject) for subject in subjects[: 2 * count]]
+        subjects = THINGS if "what" in text else BEINGS
+        texts += [text.format(subject) for subject in subjects[: PASSES * count]]
     rows = counting.make_rows(len(texts), 0, "train")
     for row, text in zip(rows, texts, strict=True):
         row["prompt"] = [{"role": "user", "content": text}]
@@ -103,7 +104,7 @@ def run(case: Case) -> int:
     out.mkdir(parents=True)
     write_data(data)
     verl = CpuRun(
-        model=case.model, data=data, out=out, n_groups=N, n=SAMPLES, steps=STEPS, lr=0.0,
+        model=case.model, data=data, out=out, n_groups=N, n=SAMPLES, steps=case.steps, lr=0.0,
         max_response=case.max_response, temperature=case.temperature,
     )  # fmt: skip
     command = verl.command(
@@ -116,7 +117,7 @@ def run(case: Case) -> int:
         "actor_rollout_ref.rollout.calculate_log_probs=True",
     )
     log = out / "run.log"
-    print(f"{case.name}: verl runs, {STEPS} steps (its output: {log})", flush=True)
+    print(f"{case.name}: verl runs, {case.steps} steps (its output: {log})", flush=True)
     with log.open("w") as file:
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,

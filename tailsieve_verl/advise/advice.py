@@ -3,7 +3,8 @@
 gain = now over TailSieve, simulated          held = the same, a second attempt as long as the first
 
 gain < MIN_GAIN                    leave it off: no tail | no room | no split | generation is a small part
-gain large, lengths shift          leave it off: the tail is chance, the gain is length bias
+gain large, lengths shift          leave it off: the tail is chance, most of the gain is length bias
+                                   try it, if most of the gain is held: the user is to accept the shift
 gain large, a loss unlikely        use it
 gain large, a loss not unlikely    try it: the dump is too small to be sure
 """
@@ -30,6 +31,8 @@ MEAN_SHIFT, P99_SHIFT, TRUNCATED_SHIFT = 0.03, 0.12, 0.005
 RISK = 0.1
 #: Prompt share of the longest tenth below which a tail is called chance without reserve.
 PARTLY = 0.15
+#: Share of a gain that must be left with second attempts as long as the first: below it, most of it is length bias.
+HELD = 0.5
 #: The longest response of a step less than this many times the median one: no tail.
 FLAT = 1.5
 #: A baseline this near to the lower bound leaves no placement anything to gain.
@@ -38,7 +41,7 @@ FULL = 1.05
 FEW_STEPS, FEW_GROUPS = 5, 200
 
 Verdict = Literal["use", "try", "leave"]
-Reason = Literal["pays", "unsure", "chance", "flat", "full", "split", "share"]
+Reason = Literal["pays", "unsure", "shift", "chance", "flat", "full", "split", "share"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,11 @@ class Findings:
         return None if share is None else 1 / (1 - share + share / self.gain.mean)
 
     @property
+    def routed(self) -> bool:
+        """Whether the gain is worth having, and most of it is left, with second attempts as long as the first."""
+        return self.held.mean >= MIN_GAIN and math.log(self.held.mean) >= HELD * math.log(self.gain.mean)
+
+    @property
     def shifts(self) -> bool:
         """Whether the lengths trained on shift by more than is tolerable."""
         return (
@@ -126,7 +134,7 @@ def decide(found: Findings) -> Advice:
     elif step_gain is not None and step_gain < MIN_STEP_GAIN:
         verdict, reason = "leave", "share"
     elif found.shifts:
-        verdict, reason = "leave", "chance"
+        verdict, reason = ("try", "shift") if found.routed else ("leave", "chance")
     elif found.risk <= RISK:
         verdict, reason = "use", "pays"
     else:
@@ -169,6 +177,11 @@ def _headline(found: Findings, reason: Reason, override: str | None) -> str:
         return (
             f"Try it: {override} is expected to make generation {times(gain)} as fast as {found.now}, "
             "but the dump does not rule out a loss."
+        )
+    if reason == "shift":
+        return (
+            f"Try it, if you accept shorter answers: {override} is expected to make generation {times(gain)} as fast "
+            f"as {found.now}, {found.held.mean:.2f}x of it by routing alone, but the tail is in part chance."
         )
     if reason == "chance":
         part = "" if found.tail_icc is None or found.tail_icc.mean < PARTLY else "in part "
@@ -230,12 +243,12 @@ def _grounds(found: Findings, reason: Reason) -> list[str]:
             f"{bias}: the policy would learn from shorter answers than it gives. Of {times(found.gain)}, {held}.",
             f"If you accept that: {override_line(found.q, found.m)}, and watch tailsieve/bias/mean.",
         ]
-    if reason in ("pays", "unsure"):
+    if reason in ("pays", "unsure", "shift"):
         step = "" if found.step_gain is None else f" A whole step becomes {found.step_gain:.2f}x."
         return [
             f"A step's generation takes {found.now_s:.3g} s now and {found.tailsieve_s:.3g} s then, simulated; {held}."
             + step,
-            f"{bias}.",
+            f"{bias}" + (": tailsieve/bias/mean shows it." if reason == "shift" else "."),
             *(
                 [
                     f"The chance of a loss is {found.risk:.0%}; the controller goes back to uniform routing when a "

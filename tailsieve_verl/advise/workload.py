@@ -23,6 +23,7 @@ recorded one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
-from tailsieve_verl.advise.fit import WorkloadFit, mean_squares, prompt_share
+from tailsieve_verl.advise.fit import WorkloadFit, mean_squares
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,16 +49,20 @@ class SecondAttempts:
         n = fit.n
         ranks = rankdata(fit.lengths.ravel(), method="average")
         score = ndtri((ranks - 0.5) / ranks.size).reshape(fit.lengths.shape)
-        icc = prompt_share(score, fit.step) or 0.0
-        others = (score.sum(axis=1, keepdims=True) - score) / (n - 1)
+        others = _level_of_others(score)
+        known = _slope(score, others, fit.step)
+        odds = math.inf if known <= 0 else (n - 1) * (1 - known) / known  # chance to prompt, in one response's variance
         order = np.argsort(others, axis=None, kind="stable")
         order = order[:: max(1, order.size // _DONORS)]
         self._n = n
-        self._level = score.mean(axis=1)
-        self._credible = _credibility(icc, n)
-        self._common = icc / (1 + n * icc)
+        self._level = _level(score)
+        self._credible = n / (n + odds)
+        self._common = 1 / (1 + n + odds)
         self._known = others.ravel()[order]
-        self._came = (score - _credibility(icc, n - 1) * others).ravel()[order]
+        # One response more is known of the group than of the donor's others; a limit that was hit stays hit.
+        nearer = math.sqrt((1 + 1 / (n + odds)) / (1 + 1 / (n - 1 + odds)))
+        came = (score - known * others) * np.where(fit.lengths < fit.lengths.max(), nearer, 1.0)
+        self._came = came.ravel()[order]
         self._width = max(float(np.sqrt(mean_squares(score, fit.step)[1] / n)), 1e-9)
         self._sorted = np.sort(fit.lengths, axis=None)
 
@@ -94,7 +99,8 @@ class DumpWorkload:
         self._lengths, self._prompt_tokens = fit.lengths, fit.prompt_tokens
         self._again = None if held else SecondAttempts(fit)
         self._seed = seed
-        self._orders: dict[int, Ints] = {}
+        self._order = np.empty(0, np.int64)  # recorded group of each prompt of the stream so far
+        self._drawn: dict[tuple[int, int], Floats] = {}
 
     def lengths(self, prompts: Sequence[int], attempts: Sequence[int], step: int) -> Floats:
         rows = self._rows(prompts)
@@ -102,8 +108,7 @@ class DumpWorkload:
         if self._again is not None:
             for i, attempt in enumerate(attempts):
                 if attempt:
-                    rng = np.random.default_rng((self._seed, 2, int(prompts[i]), attempt))
-                    tokens[i] = self._again.draw(rng, int(rows[i]))
+                    tokens[i] = self._second(self._again, int(prompts[i]), int(attempt), int(rows[i]))
         return tokens
 
     def prompt_tokens(self, prompts: Sequence[int]) -> Floats:
@@ -113,16 +118,46 @@ class DumpWorkload:
         """Every prompt of the stream is a new one: a recorded group that comes again stands for another prompt."""
         return np.asarray(prompts, dtype=np.int64)
 
+    def _second(self, again: SecondAttempts, prompt: int, attempt: int, row: int) -> Floats:
+        """Drawn once: policies that share the stream cut much the same groups."""
+        key = (prompt, attempt)
+        if key not in self._drawn:
+            rng = np.random.default_rng((self._seed, 2, prompt, attempt))
+            self._drawn[key] = again.draw(rng, row).astype(np.float64)
+        return self._drawn[key]
+
     def _rows(self, prompts: Sequence[int]) -> Ints:
+        serials = np.asarray(prompts, dtype=np.int64)
         groups = self._lengths.shape[0]
-        return np.array([self._order(int(p) // groups)[int(p) % groups] for p in prompts], dtype=np.int64)
-
-    def _order(self, turn: int) -> Ints:
-        if turn not in self._orders:
-            self._orders[turn] = np.random.default_rng((self._seed, 1, turn)).permutation(self._lengths.shape[0])
-        return self._orders[turn]
+        while self._order.size <= serials.max(initial=-1):
+            turn = np.random.default_rng((self._seed, 1, self._order.size // groups)).permutation(groups)
+            self._order = np.concatenate((self._order, turn))
+        return self._order[serials]
 
 
-def _credibility(icc: float, k: int) -> float:
-    """Weight of a mean of k responses in predicting the next one (Spearman and Brown, Buehlmann)."""
-    return k * icc / (1 + (k - 1) * icc)
+def _level(score: Floats) -> Floats:
+    """Mean score of each group, [G]; from four responses on without the shortest and the longest one."""
+    ordered = np.sort(score, axis=1)
+    return ordered[:, 1:-1].mean(axis=1) if score.shape[1] > 3 else ordered.mean(axis=1)
+
+
+def _level_of_others(score: Floats) -> Floats:
+    """`_level` of the responses but one, [G, n]."""
+    n = score.shape[1]
+    ordered = np.sort(score, axis=1)
+    rest = score.sum(axis=1, keepdims=True) - score
+    if n < 5:
+        return rest / (n - 1)
+    place = np.argsort(np.argsort(score, axis=1, kind="stable"), axis=1)
+    shortest = np.where(place == 0, ordered[:, 1:2], ordered[:, :1])
+    longest = np.where(place == n - 1, ordered[:, -2:-1], ordered[:, -1:])
+    return (rest - shortest - longest) / (n - 3)
+
+
+def _slope(score: Floats, others: Floats, step: Ints) -> float:
+    """Regression of a response on the level of its group's others, inside steps; 0..1."""
+    _, index = np.unique(step, return_inverse=True)
+    size = np.bincount(index) * score.shape[1]
+    x, y = (v - (np.bincount(index, v.sum(axis=1)) / size)[index][:, None] for v in (others, score))
+    spread = float(np.sum(x * x))
+    return min(max(float(np.sum(x * y)) / spread, 0.0), 1.0) if spread > 0 else 0.0

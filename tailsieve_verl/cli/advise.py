@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,13 +57,29 @@ def command(
     last: Annotated[int, typer.Option(help="Use so many recorded steps, from the end.", min=1)] = 50,
     steps: Annotated[int, typer.Option(help="Training steps to simulate in a run.")] = 40,
     seeds: Annotated[int, typer.Option(help="Runs on the dump as it is.")] = 4,
-    resamples: Annotated[int, typer.Option(help="Runs on resampled prompts, for the intervals.")] = 20,
+    halves: Annotated[int, typer.Option(help="Runs on random halves of the prompts, for the intervals.")] = 20,
     max_num_seqs: Annotated[int | None, typer.Option(help="Requests a replica runs at once.")] = None,
     kv_tokens: Annotated[int | None, typer.Option(help="Tokens in a replica's KV cache; preempts when full.")] = None,
     context: Annotated[
         float | None, typer.Option(help="Seconds that a step takes longer per token of context.")
     ] = None,
     prefill: Annotated[float | None, typer.Option(help="Seconds per prompt token.")] = None,
+    speculation: Annotated[
+        str | None,
+        typer.Option(
+            "--speculation",
+            "--acceptance",
+            help="Also: what would drafts be worth, and how deep? The chance that one is accepted, given that those "
+            "before it were: 0.7, by position 0.8,0.7,0.6, or the folder of a recorded run with drafts.",
+        ),
+    ] = None,
+    draft_share: Annotated[
+        float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)
+    ] = 0.05,
+    pass_share: Annotated[
+        float, typer.Option(help="Share of a plain step that drafting takes at any depth (DFlash: a block at once).")
+    ] = 0.0,
+    deepest: Annotated[int, typer.Option(help="Deepest drafts to look at.", min=1)] = 5,
     seed: Seed = 0,
     as_json: JsonFlag = False,
     csv: CsvFile = None,
@@ -80,27 +97,37 @@ def command(
       tailsieve advise rollouts/ --replicas 8 --model Qwen/Qwen3-8B --log run.log
       tailsieve advise rollouts/ -R 8 --curve h100.json --now uniform_group
       tailsieve advise rollouts/ -R 16 --groups 256           what if the batch were larger
+      tailsieve advise rollouts/ -R 8 --speculation 0.8,0.7,0.6     what would MTP drafts be worth
       tailsieve advise rollouts/ -R 8 --json | jq .advice.override
     """
     from tailsieve_verl.advise.advice import decide
     from tailsieve_verl.advise.dump import read_dump
     from tailsieve_verl.advise.fit import fit_workload
     from tailsieve_verl.advise.run import Question, study_dump, ticks
+    from tailsieve_verl.advise.speculation import draft_rows, draft_sentences, draft_ticks, study_drafts
     from tailsieve_verl.advise.steplog import read_steplog
     from tailsieve_verl.simulate.costs import SHAPES, read_costs
+    from tailsieve_verl.simulate.drafting import Speculation, read_acceptance
 
     if replicas < 2:
         raise UserError(f"--replicas {replicas} leaves nothing to route: leave TailSieve off.")
     costs = read_costs(curve, context_s=context, prefill_s=prefill, max_num_seqs=max_num_seqs, kv_tokens=kv_tokens)
-    ask = Question(replicas, costs, curve in SHAPES, now, steps, seeds, resamples, seed)
+    ask = Question(replicas, costs, curve in SHAPES, now, steps, seeds, halves, seed)
+    known = None
+    if speculation is not None:
+        known = Speculation(read_acceptance(speculation), costs.curve, draft_share, pass_share, deepest)
     metrics = None if log is None else read_steplog(log)
     trace = read_dump(dump, tokenizer=model, log=metrics, cap=max_tokens, last=last)
     fit = fit_workload(trace, n=rollouts, n_groups=groups)
     with progress() as bar:
-        task = bar.add_task("simulating", total=ticks(ask))
+        task = bar.add_task("simulating", total=ticks(ask) + (draft_ticks(known) if known else 0))
         study = study_dump(fit, ask, metrics, lambda: bar.advance(task))
+        drafts = None
+        if known is not None:
+            known = replace(known, curve=study.machine.costs.curve)
+            drafts = study_drafts(fit, ask, study, known, lambda: bar.advance(task))
     advice = decide(study.findings)
-    rows = _rows(study.findings)
+    rows = _rows(study.findings, [] if drafts is None else draft_rows(drafts, now))
     if csv:
         write_csv(csv, rows)
     if png:
@@ -113,12 +140,13 @@ def command(
                 "advice": asdict(advice),
                 "findings": asdict(study.findings),
                 "comparison": [asdict(c) for c in study.table],
+                "drafts": None if drafts is None else asdict(drafts),
                 "remarks": fit.remarks,
             }
         )
         return
     typer.echo(f"{advice.headline}\n")
-    for sentence in advice.sentences:
+    for sentence in (*advice.sentences, *(draft_sentences(drafts, advice, now) if drafts else ())):
         typer.echo(f"- {sentence}")
     for remark in fit.remarks:
         typer.echo(f"- {remark[0].upper()}{remark[1:]}")
@@ -134,7 +162,7 @@ def command(
     )
 
 
-def _rows(found: Any) -> list[dict[str, Any]]:
+def _rows(found: Any, more: Sequence[tuple[str, Any, str]]) -> list[dict[str, Any]]:
     """Every figure with its interval, if it has one."""
     lengths = found.lengths
     plain = [
@@ -173,7 +201,7 @@ def _rows(found: Any) -> list[dict[str, Any]]:
         ),
     ]
     rows = []
-    for name, value, meaning in plain:
+    for name, value, meaning in (*plain, *more):
         ends = (value.low, value.high) if hasattr(value, "low") else (None, None)
         mean = value.mean if hasattr(value, "low") else value
         rows.append({"figure": name, "value": mean, "low": ends[0], "high": ends[1], "meaning": meaning})

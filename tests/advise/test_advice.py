@@ -25,6 +25,7 @@ PAYS = Findings(
 )  # fmt: skip
 MATCH = Match(scale=1.1, error=0.05, worst=0.08, steps=20, spread=0.6, generation_share=0.7, measured_s=120.0)
 FLAT = replace(LENGTHS, stretch=1.0, p50=64.0, p90=64.0, longest=64)
+BARELY = Interval(1.02, 1.0, 1.04)
 NONE = {"gain": Interval(1.0, 0.98, 1.02), "risk": 0.5}
 
 
@@ -38,11 +39,12 @@ def text(advice):
         ({}, "use", "pays", "1.08x (1.04 to 1.12)"),
         ({"gain": Interval(1.08, 0.95, 1.22), "risk": 0.08}, "use", "pays", "chance of a loss is 8%"),
         ({"gain": Interval(1.08, 0.90, 1.30), "risk": 0.2}, "try", "unsure", "chance of a loss is 20%"),
-        ({"bias_mean": Interval(-0.09, -0.1, -0.08)}, "leave", "chance", "-9.0 %"),
-        ({"bias_p99": Interval(-0.3, -0.4, -0.2)}, "leave", "chance", "the tail is in part chance"),
-        ({"bias_truncated": Interval(-0.02, -0.03, -0.01)}, "leave", "chance", "learn from shorter answers"),
-        ({"bias_mean": Interval(-0.09, -0.1, -0.08), "tail_icc": Interval(0.01, 0.0, 0.05)}, "leave", "chance",
-         "the tail is chance"),
+        ({"bias_mean": Interval(-0.05, -0.06, -0.04)}, "try", "shift", "1.07x of it by routing alone"),
+        ({"bias_p99": Interval(-0.3, -0.4, -0.2), "held": BARELY}, "leave", "chance", "the tail is in part chance"),
+        ({"bias_truncated": Interval(-0.02, -0.03, -0.01), "held": BARELY}, "leave", "chance",
+         "learn from shorter answers"),
+        ({"bias_mean": Interval(-0.09, -0.1, -0.08), "tail_icc": Interval(0.01, 0.0, 0.05),
+          "gain": Interval(1.3, 1.2, 1.4)}, "leave", "chance", "the tail is chance"),
         ({**NONE, "lengths": FLAT, "room": 1.0}, "leave", "flat", "there is no tail"),
         ({**NONE, "room": 1.02}, "leave", "full", "nothing left to gain"),
         (NONE, "leave", "split", "no split of 8 replicas"),

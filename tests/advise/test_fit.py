@@ -1,9 +1,9 @@
-"""Groups out of a trace, prompt shares inside steps, resampling."""
+"""Groups out of a trace, prompt shares inside steps, halves."""
 
 import numpy as np
 import pytest
 
-from tailsieve_verl.advise.fit import describe, fit_workload, prompt_share, resampled
+from tailsieve_verl.advise.fit import describe, fit_workload, halved, prompt_share
 from tailsieve_verl.errors import UserError
 from tailsieve_verl.traces.summary import intraclass_correlation
 from tailsieve_verl.traces.synthetic import LengthModel
@@ -102,14 +102,23 @@ def test_epochs_are_compared_where_prompts_come_again():
     assert lengths.repeated == 40
 
 
-def test_resampling_draws_whole_prompts():
+def test_a_half_has_whole_prompts():
     rows = [(f"p{g}", s, 10 * g + s) for g in range(20) for s in (1, 2) for _ in range(2)]
     fit = fit_workload(trace(rows))
-    again = resampled(fit, 3)
-    assert again.lengths.shape == fit.lengths.shape
-    for prompt in range(20):
-        mine = again.lengths[again.prompt == prompt]
+    half = halved(fit, 3)
+    assert half.lengths.shape == (20, 2)
+    assert sorted(set(half.prompt)) == list(range(10))
+    for prompt in range(10):
+        mine = half.lengths[half.prompt == prompt]
         assert mine.shape == (2, 2)
         assert len({int(v) // 10 for v in mine.ravel()}) == 1
-    assert len(set(again.lengths.ravel() // 10)) < 20
-    assert not np.array_equal(resampled(fit, 4).lengths, again.lengths)
+    assert not np.array_equal(halved(fit, 4).lengths, half.lengths)
+    assert halved(fit_workload(trace(rows[:4])), 0).lengths.shape == (2, 2)  # one prompt has no half
+
+
+def test_means_of_halves_scatter_as_means_of_dumps():
+    model = LengthModel(prompt_share=0.65)
+    dumps = [drawn_fit(model, steps=1, n_groups=100, n=4, seed=s).lengths.mean() for s in range(200)]
+    fit = drawn_fit(model, steps=1, n_groups=100, n=4, seed=999)
+    halves = [halved(fit, s).lengths.mean() for s in range(200)]
+    assert np.std(halves) == pytest.approx(np.std(dumps), rel=0.3)

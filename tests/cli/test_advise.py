@@ -13,7 +13,7 @@ from tailsieve_verl.errors import UserError
 from tests.advise.dumps import write_dump
 
 DATA = Path(__file__).parents[1] / "advise" / "data"
-QUICK = ["--steps", "12", "--seeds", "1", "--resamples", "3"]
+QUICK = ["--steps", "12", "--seeds", "1", "--halves", "3"]
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(advise.command)
@@ -56,6 +56,17 @@ def test_json_csv_and_png(tmp_path):
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_drafts_are_an_answer_of_their_own(tmp_path):
+    options = ["-R", 4, "--speculation", "0.8,0.6", "--csv", tmp_path / "a.csv", *QUICK]
+    result = run(DATA / "chance.csv", *options)
+    assert result.stdout.startswith("Leave it off")
+    assert "Drafts pay: accepted with 0.8, 0.6" in result.stdout
+    assert "speculation.method=" in result.stdout
+    table = pd.read_csv(tmp_path / "a.csv").set_index("figure")
+    assert table.loc["now_live_depth", "value"] > 1.1
+    assert "policy=fixed" in result.stdout.replace("\n", " ")  # drafts under the run's own dispatch
+
+
 def test_the_same_question_gets_the_same_answer():
     first, second = (run(DATA / "chance.csv", "-R", 4, "--json", *QUICK).stdout for _ in range(2))
     assert first == second
@@ -73,6 +84,7 @@ def test_the_same_question_gets_the_same_answer():
         ([DATA / "chance.csv", "-R", 8, "--rollouts", 9], "--rollouts"),
         ([DATA / "chance.csv", "-R", 8, "--max-tokens", 100], "cap"),
         ([DATA / "chance.csv", "-R", 8, "--groups", 1], "one prompt group"),
+        ([DATA / "chance.csv", "-R", 8, "--speculation", "2"], "must be a chance in 0..1"),
     ],
 )
 def test_errors_are_one_sentence(args, word):
