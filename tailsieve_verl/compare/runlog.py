@@ -20,7 +20,6 @@ from tailsieve_verl.core.plan import StepObservation
 from tailsieve_verl.errors import UserError
 from tailsieve_verl.records.lines import FILE
 from tailsieve_verl.records.read import RecordedRun, observation_of, read_run
-from tailsieve_verl.traces.verl_dump import read_prompts
 
 Floats = NDArray[np.float64]
 REWARD = "critic/rewards/mean"
@@ -37,7 +36,7 @@ class RunLog:
         lengths: step -> tokens of every response trained on, [N n]; empty without a record.
         bias: the run's own figures against its fresh pools, at its last step; empty without a record.
         stream: serial number -> prompt, in the order of the data; empty without a record.
-        texts: step -> prompts trained on, by their text; empty without rollout dumps.
+        dump: folder of the rollout dumps, read only where they are needed (they are large); ``None`` without any.
         shape: n_groups, replicas, n where they are known.
         speculation: what drafted, ``none`` for nothing.
         split: steps in which a tail pool ran.
@@ -54,7 +53,7 @@ class RunLog:
     lengths: Mapping[int, Floats] = field(default_factory=dict)
     bias: Mapping[str, float] = field(default_factory=dict)
     stream: Mapping[int, str] = field(default_factory=dict)
-    texts: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    dump: Path | None = None
     shape: Mapping[str, int] = field(default_factory=dict)
     speculation: str = "none"
     split: tuple[int, ...] = ()
@@ -81,14 +80,14 @@ def read_runlog(path: str | Path, label: str | None = None) -> RunLog:
     label = label or path.name
     if not path.exists():
         raise UserError(f"{path} does not exist; give a run's trainer.default_local_dir, or its log.")
-    folder = path if path.is_dir() else path.parent
-    texts = _texts(folder) if path.is_dir() else {}
+    rollouts = path / "rollouts"
+    dump = rollouts if next(rollouts.glob("*.jsonl"), None) is not None else None
     if path.is_dir() and (path / FILE).is_file():
-        return _from_record(label, path, read_run(path), texts)
-    return _from_metrics(label, path, texts)
+        return _from_record(label, path, read_run(path), dump)
+    return _from_metrics(label, path, dump)
 
 
-def _from_record(label: str, path: Path, record: RecordedRun, texts: Mapping[int, frozenset[str]]) -> RunLog:
+def _from_record(label: str, path: Path, record: RecordedRun, dump: Path | None) -> RunLog:
     steps = [step for step in record.steps if "trained" in step]
     if not steps:
         raise UserError(f"{record.path} has no finished training step.")
@@ -111,7 +110,7 @@ def _from_record(label: str, path: Path, record: RecordedRun, texts: Mapping[int
         lengths={} if sampled else lengths,
         bias={name.removeprefix("bias/"): value for name, value in last.items() if name.startswith("bias/")},
         stream={g.prompt: g.key for seen in observations.values() for g in seen.groups},
-        texts=texts,
+        dump=dump,
         shape={key: int(value) for key, value in record.run.items() if key in ("n_groups", "replicas", "n")},
         speculation=str(record.run.get("speculation", "drafts" if drafted else "none")),
         split=tuple(number for number, seen in sorted(observations.items()) if seen.plan.m > 0),
@@ -120,7 +119,7 @@ def _from_record(label: str, path: Path, record: RecordedRun, texts: Mapping[int
     )
 
 
-def _from_metrics(label: str, path: Path, texts: Mapping[int, frozenset[str]]) -> RunLog:
+def _from_metrics(label: str, path: Path, dump: Path | None) -> RunLog:
     steps: dict[int, dict[str, float]] = {}
     for file in _metric_files(path):
         for number, metrics in read_steplog(file).steps.items():
@@ -132,7 +131,7 @@ def _from_metrics(label: str, path: Path, texts: Mapping[int, frozenset[str]]) -
         step_s=_column(steps, STEP),
         reward=_column(steps, REWARD),
         length=_column(steps, MEAN_TOKENS),
-        texts=texts,
+        dump=dump,
     )
 
 
@@ -154,11 +153,6 @@ def _generation(trained: Mapping[str, Any]) -> float:
     """Seconds of the rollout stage with routing and controller: verl's timer, and what we do outside of it."""
     timer = trained.get(GENERATION, trained.get("generation_s", np.nan))
     return float(timer) + float(trained.get("dispatch_s", 0.0)) + float(trained.get("decide_s", 0.0))
-
-
-def _texts(folder: Path) -> dict[int, frozenset[str]]:
-    rollouts = folder / "rollouts"
-    return read_prompts(rollouts) if next(rollouts.glob("*.jsonl"), None) is not None else {}
 
 
 def _column(steps: Mapping[int, Mapping[str, Any]], name: str) -> dict[int, float]:

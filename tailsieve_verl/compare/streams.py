@@ -7,7 +7,11 @@ but the carried ones, fewer than N, are the same.
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 from tailsieve_verl.compare.runlog import RunLog
+from tailsieve_verl.traces.verl_dump import read_prompts
 
 
 def difference(one: RunLog, other: RunLog) -> str | None:
@@ -17,9 +21,9 @@ def difference(one: RunLog, other: RunLog) -> str | None:
             return f"{one.label} has {one.shape[key]} {meaning} and {other.label} {other.shape[key]}"
     if one.stream and other.stream:
         return _by_serial(one, other)
-    if one.texts and other.texts:
+    if one.dump and other.dump:
         return _by_text(one, other)
-    without = one if not (one.stream or one.texts) else other
+    without = one if not (one.stream or one.dump) else other
     return f"{without.label} has neither a TailSieve record nor rollout dumps that would tell its prompts"
 
 
@@ -35,12 +39,13 @@ def _by_serial(one: RunLog, other: RunLog) -> str | None:
 
 
 def _by_text(one: RunLog, other: RunLog) -> str | None:
-    common = sorted(one.texts.keys() & other.texts.keys())
+    first, second = _texts(one), _texts(other)
+    common = sorted(first.keys() & second.keys())
     if not common:
         return f"{one.label} and {other.label} have no dumped step in common"
-    ours = frozenset().union(*(one.texts[step] for step in common))
-    theirs = frozenset().union(*(other.texts[step] for step in common))
-    batch = max(len(run.texts[step]) for run in (one, other) for step in common)
+    ours = frozenset().union(*(first[step] for step in common))
+    theirs = frozenset().union(*(second[step] for step in common))
+    batch = max(len(texts[step]) for texts in (first, second) for step in common)
     apart = max(len(ours - theirs), len(theirs - ours))
     # With one batch alone, sets that share nothing would pass: at least half must be shared then.
     if apart >= batch or apart > min(len(ours), len(theirs)) / 2:
@@ -48,3 +53,13 @@ def _by_text(one: RunLog, other: RunLog) -> str | None:
             f"{apart} prompts of {one.label} or {other.label} are not in the other's steps {common[0]} to {common[-1]}"
         )
     return None
+
+
+def _texts(run: RunLog) -> dict[int, frozenset[str]]:
+    assert run.dump is not None
+    return _read(run.dump)
+
+
+@cache
+def _read(folder: Path) -> dict[int, frozenset[str]]:
+    return read_prompts(folder)

@@ -40,10 +40,10 @@ def test_console_output_will_do(tmp_path):
     assert read_runlog(tmp_path).generation_s == {1: 14.5}
 
 
-def test_prompts_are_told_by_dumps(tmp_path):
+def test_dumps_are_found_where_there_are_any(tmp_path):
     write_metrics(tmp_path / "metrics.jsonl", [1.0, 1.0])
-    run = read_runlog(write_dump(tmp_path, {1: ["a", "b"], 2: ["c"]}))
-    assert [len(run.texts[step]) for step in (1, 2)] == [2, 1]
+    assert read_runlog(tmp_path).dump is None
+    assert read_runlog(write_dump(tmp_path, {1: ["a", "b"], 2: ["c"]})).dump == tmp_path / "rollouts"
 
 
 def test_what_is_no_run_is_said(tmp_path):
