@@ -43,7 +43,7 @@ def compute_score(
         ``error`` (the last line of the first failure).
 
     Raises:
-        UserError: pytest is not installed.
+        UserError: pytest is not installed, or this machine cannot run a test.
     """
     del data_source, extra_info, kwargs
     code = python_code(solution_str)

@@ -245,7 +245,7 @@ def restrict_calls() -> None:
 
 
 def restrict_resources(limits: dict[str, int]) -> None:
-    """Set hard limits: CPU seconds, bytes of address space, bytes of a file, open files; no core dumps."""
+    """Set hard limits where they are not lower already: CPU seconds, bytes of memory and of a file, open files."""
     for what, limit in (
         (resource.RLIMIT_CPU, limits["cpu_s"]),
         (resource.RLIMIT_AS, limits["memory"]),
@@ -254,7 +254,9 @@ def restrict_resources(limits: dict[str, int]) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
     ):
-        resource.setrlimit(what, (limit, limit))
+        _, hard = resource.getrlimit(what)
+        least = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (least, least))
 
 
 def drop_capabilities() -> None:

@@ -24,6 +24,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailsieve_verl.errors import UserError
+
 CHILD = Path(__file__).with_name("sandbox_child.py")
 #: Seconds between two looks at the folder: at 2 GB/s a program writes 100 MB in between.
 WATCH_S = 0.05
@@ -68,6 +70,7 @@ def run_tests(code: str, tests: str, limits: Limits = Limits()) -> Outcome:
     """Run pytest-style tests, which import from ``solution``, against a program.
 
     Raises:
+        UserError: this machine cannot run tests, whatever the program.
         OSError: no folder or process can be made here.
     """
     folder = Path(tempfile.mkdtemp(prefix="tailsieve-code-"))
@@ -148,10 +151,13 @@ def _verdict(said: bytes, word: str, expected: int) -> Outcome:
         report = json.loads(said)
         if report.pop("word") != word:
             raise ValueError
-        collected, passed, others = (int(report[name]) for name in ("collected", "passed", "others"))
-        error, missing = str(report["error"]), tuple(map(str, report["missing"]))
+        fatal = report.get("fatal")
+        collected, passed, others = (int(report.get(name, 0)) for name in ("collected", "passed", "others"))
+        error, missing = str(report.get("error", "")), tuple(map(str, report.get("missing", ())))
     except (ValueError, KeyError, TypeError, AttributeError):
         return Outcome(False, "died", "it ended before its tests did")
+    if fatal:
+        raise UserError(f"No program can be tested on this machine: {fatal} (in {sys.executable} -I).")
     if others or error or passed != collected:
         return Outcome(False, "failed", error, missing)
     if collected < expected:

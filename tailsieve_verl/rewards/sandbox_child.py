@@ -48,28 +48,38 @@ class Counter:
 def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
     word, descriptor, folder = request.pop("word"), request["report"], request["folder"]
+
+    def report(**facts: Any) -> None:
+        os.write(descriptor, json.dumps({"word": word, **facts}).encode())
+
+    try:
+        missing = prepare(folder, request["limits"])
+        import pytest
+    except Exception as error:  # of this machine, not of the program
+        report(fatal=f"{type(error).__name__}: {error}")
+        os._exit(1)
+    counter = Counter()
+    arguments = [f"--rootdir={folder}", f"--confcutdir={folder}", f"--basetemp={folder}/tmp"]
+    pytest.main([*ARGUMENTS, *arguments], plugins=[counter])
+    report(**vars(counter), missing=missing)
+    os._exit(0)  # threads and exit handlers of the program have nothing left to do
+
+
+def prepare(folder: str, limits: dict[str, int]) -> list[str]:
+    """Confine this process; returns what could not be had, in words."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(folder)
     sys.path.insert(0, folder)
-    import pytest
-
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "confine.py")
     spec = importlib.util.spec_from_file_location("confine", path)
     assert spec is not None
     assert spec.loader is not None
     confine = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(confine)
-    missing = confine.confine(folder, request["limits"])
+    missing: list[str] = confine.confine(folder, limits)
     if missing:
         block_sockets()
-
-    counter = Counter()
-    pytest.main(
-        [*ARGUMENTS, f"--rootdir={folder}", f"--confcutdir={folder}", f"--basetemp={folder}/tmp"], plugins=[counter]
-    )
-    report = {**vars(counter), "word": word, "missing": missing}
-    os.write(descriptor, json.dumps(report).encode())
-    os._exit(0)  # threads and exit handlers of the program have nothing left to do
+    return missing
 
 
 def block_sockets() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tailsieve_verl.errors import UserError
+from tailsieve_verl.rewards import sandbox
 from tailsieve_verl.rewards.sandbox import Limits, count_tests, run_tests
 
 TESTS = """
@@ -327,6 +329,14 @@ def test_other_processes_are_out_of_reach():
         "import ctypes; assert ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0", error="AssertionError"
     )
     assert refused("import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0", error="AssertionError")
+
+
+def test_a_machine_that_cannot_run_tests_is_said(monkeypatch, tmp_path):
+    child = tmp_path / "sandbox_child.py"
+    child.write_text(Path(sandbox.CHILD).read_text())  # without the confinement beside it
+    monkeypatch.setattr(sandbox, "CHILD", child)
+    with pytest.raises(UserError, match="No program can be tested on this machine: FileNotFoundError"):
+        verdict(RIGHT)
 
 
 def test_what_it_does_not_keep_out():
