@@ -10,8 +10,9 @@ history that ranks no better than chance, as another model's may, is drawn in un
 regression leaves is the prediction's own error, and it is in the scenarios.
 
 A response is a prompt's level and a deviation. Deviations are recorded, not assumed: they are drawn from those of
-prompts of about the same level, and runaways (far above their prompt's level) apart, by their share of all recent
-responses and with the lengths they had. A prompt that is not known takes the level of a recent one at random.
+prompts of about the same level, and runaways (far above their prompt's level) apart, with the lengths they had. A
+prompt's chance of them is between what it had itself and the share of all, by how far runaways come together in
+groups. A prompt that is not known takes the level of a recent one at random.
 
 Right-censored responses count with what they are expected to come to, given that they were longer than what was seen.
 
@@ -41,8 +42,14 @@ RECENT = 8192
 WINDOW = RECENT // 16
 #: A response this many standard deviations above its prompt's level is a runaway, not the tail of the others.
 RUNAWAY_AT = 4.0
-#: Runaways are rare: their share is learned over this many responses, and the last so many lengths are kept.
-RUNAWAY_MEMORY, RUNAWAY_LENGTHS = 100_000.0, 256
+#: Runaways are rare: their share is learned over so many of them, however long that takes, or over so many responses.
+RUNAWAYS, RUNAWAY_MEMORY = 64.0, 200_000.0
+#: Lengths of runaways that are kept.
+RUNAWAY_LENGTHS = 256
+#: Runaways that count for the belief that all prompts have the same chance of them.
+LIKE_CHANCE = 2.0
+#: Deviations are never taken to scatter less than that, even where most responses of a prompt are equally long.
+LEAST_SPREAD = 0.1
 #: What a step's part in the regression keeps from step to step: ten steps of memory.
 KEEP = 0.9
 #: Strength of the prior that levels are right as they are, in groups: a step or two of 64 overrule it.
@@ -56,7 +63,19 @@ CENSORED_WEIGHT = 0.5
 #: What remains of the longest response seen, step by step.
 SHORTER = 0.995
 
-_SCALARS = ("between", "within", "mean", "steps", "runaway", "responses", "longest", "left", "left_groups")
+_SCALARS = (
+    "between",
+    "within",
+    "mean",
+    "steps",
+    "runaway",
+    "responses",
+    "pairs",
+    "chances",
+    "longest",
+    "left",
+    "left_groups",
+)
 
 
 @dataclass(frozen=True)
@@ -67,11 +86,13 @@ class Forecast:
         known: whether there is a history, [G].
         level: expected mean log length, [G]; of an unknown prompt the mean of all.
         error: its standard error, [G].
+        runaway: chance that a response of it runs away, [G].
     """
 
     known: NDArray[np.bool_]
     level: Floats
     error: Floats
+    runaway: Floats
 
     @property
     def known_share(self) -> float:
@@ -94,9 +115,11 @@ class LengthForecast:
         self._target = np.zeros(3)
         self._between = PRIOR_SPREAD**2  # variance of levels, and of responses about them
         self._within = PRIOR_SPREAD**2
+        self._spread = PRIOR_SPREAD  # of most deviations, runaways or not
         self._mean = math.nan
         self._steps = 0.0
-        self._runaway = self._responses = 0.0
+        self._runaway = self._responses = 0.0  # counts, the old ones faded
+        self._pairs = self._chances = 0.0  # pairs of responses of a prompt that both ran away, and all pairs
         self._longest = 0.0
         self._left, self._left_groups = 0.0, 0.0  # squared misses that the regression leaves, and of how many groups
 
@@ -109,7 +132,7 @@ class LengthForecast:
 
     @property
     def runaway_share(self) -> float:
-        """Share of responses that ran away, of the last hundred thousand or so."""
+        """Share of responses that ran away lately."""
         return self._runaway / self._responses if self._responses else 0.0
 
     @property
@@ -136,7 +159,12 @@ class LengthForecast:
         error = np.sqrt(error**2 + self.error**2)
         known = entries.known
         mean = 0.0 if math.isnan(self._mean) else self._mean
-        return Forecast(known, np.where(known, level, mean), np.where(known, error, math.sqrt(self._between)))
+        runaway = np.full(known.size, self.runaway_share)
+        if self.runaway_share:
+            # A prompt that ran away before does it again, as far as runaways come together in groups (beta-binomial).
+            prior = 1.0 / max(self._alike, 1e-6) - 1.0
+            runaway = (entries.runs + prior * self.runaway_share) / (entries.weight + prior)
+        return Forecast(known, np.where(known, level, mean), np.where(known, error, math.sqrt(self._between)), runaway)
 
     def scenarios(self, forecast: Forecast, n: int, count: int, seed: int) -> Floats:
         """Draws of all responses of a step, [count, G, n] tokens.
@@ -158,7 +186,7 @@ class LengthForecast:
         start = np.clip(np.searchsorted(ranked, level) - width // 2, 0, ranked.size - width)
         logs = level[:, :, None] + deviation[start[:, :, None] + rng.integers(0, width, (*shape, n))]
         if self._runaways.size:
-            runs = rng.random(logs.shape) < self.runaway_share
+            runs = rng.random(logs.shape) < forecast.runaway[:, None]
             logs[runs] = np.maximum(logs[runs], rng.choice(self._runaways, int(runs.sum())))
         return np.asarray(np.exp(np.clip(logs, 0.0, self._longest)))
 
@@ -215,11 +243,11 @@ class LengthForecast:
         entries = self.history.look_up(keys)
         forecast = self.predict(keys, step)
         logs = self._completed(logs, complete, forecast)
-        level = robust_means(logs, self.within)
+        level = robust_means(logs, self._spread)
         count = np.where(complete, 1.0, CENSORED_WEIGHT * seen).sum(axis=1)
         self._note_misses(step, entries, level, count, fresh)
-        self._note_scatter(logs, level, fresh)
-        self.history.add(step, keys, level, count, fresh)
+        runs = self._note_scatter(logs, level, fresh)
+        self.history.add(step, keys, level, count, runs, fresh)
         self._longest = max(self._longest + math.log(SHORTER), float(np.log(np.maximum(tokens, 1.0)).max()))
         self._steps += 1.0
 
@@ -257,20 +285,27 @@ class LengthForecast:
         self._normal = KEEP * self._normal + features[mine].T @ features[mine]
         self._target = KEEP * self._target + features[mine].T @ missed[mine]
 
-    def _note_scatter(self, logs: Floats, level: Floats, fresh: NDArray[np.bool_]) -> None:
+    def _note_scatter(self, logs: Floats, level: Floats, fresh: NDArray[np.bool_]) -> Floats:
+        """Learn deviations and runaways; returns how many of each group's responses ran away, [G]."""
         n = logs.shape[1]
         deviation = (logs - level[:, None]) * math.sqrt(n / max(1, n - 1))
-        away = deviation > RUNAWAY_AT * self.within if self._level.size else np.zeros_like(logs, dtype=bool)
+        weight = max(1.0 - KEEP, 1.0 / (self._steps + 1.0))
+        if n > 1:
+            spread = 1.4826 * float(medians_of(np.abs(deviation).ravel()))  # of those that did not run away
+            self._spread += weight * (max(spread, LEAST_SPREAD) - self._spread)
+        away = deviation > RUNAWAY_AT * self._spread
+        runs = away.sum(axis=1).astype(np.float64)
         keep = max(0.0, 1.0 - logs.size / RUNAWAY_MEMORY)
-        self._runaway = keep * self._runaway + float(away.sum())
+        if self._runaway > RUNAWAYS:
+            keep = min(keep, RUNAWAYS / self._runaway)
+        self._runaway = keep * self._runaway + float(runs.sum())
         self._responses = keep * self._responses + float(logs.size)
+        self._pairs = keep * self._pairs + float((runs * (runs - 1.0)).sum())
+        self._chances = keep * self._chances + float(logs.shape[0] * n * (n - 1))
         self._runaways = np.concatenate((self._runaways, logs[away]))[-RUNAWAY_LENGTHS:]
         if n > 1:
-            body = float((deviation[~away] ** 2).mean()) if not away.all() else self._within
-            weight = max(1.0 - KEEP, 1.0 / (self._steps + 1.0))
-            self._within += weight * (body - self._within)
+            self._within += weight * (float((deviation[~away] ** 2).mean()) - self._within)
         if fresh.sum() > 1:
-            weight = max(1.0 - KEEP, 1.0 / (self._steps + 1.0))
             mean = float(level[fresh].mean())
             self._mean = mean if math.isnan(self._mean) else self._mean + weight * (mean - self._mean)
             between = float(((level[fresh] - self._mean) ** 2).mean()) - self._within / n
@@ -278,6 +313,17 @@ class LengthForecast:
         rows = np.broadcast_to(level[:, None], logs.shape)[~away]
         self._level = np.concatenate((self._level, rows))[-RECENT:]
         self._deviation = np.concatenate((self._deviation, deviation[~away]))[-RECENT:]
+        return runs
+
+    @property
+    def _alike(self) -> float:
+        """Correlation of running away between two responses of a prompt; 0 if it is chance alone."""
+        share = self.runaway_share
+        if not self._chances or not share:
+            return 0.0
+        both = self._pairs / self._chances
+        found = max(0.0, (both - share**2) / (share - share**2))
+        return found * self._runaway / (self._runaway + LIKE_CHANCE)
 
     def _completed(self, logs: Floats, complete: NDArray[np.bool_], forecast: Forecast) -> Floats:
         """Log lengths with the censored ones as long as they are expected to be, [G, n]."""

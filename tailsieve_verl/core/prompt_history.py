@@ -1,13 +1,14 @@
 """How long each prompt's responses were: one small entry per prompt, over passes of the data set.
 
-    a prompt's run: n lengths, some right-censored -> its level (mean log length) and weight (responses it rests on)
+    a prompt's run: n lengths, some right-censored -> its level (mean log length), the responses that ran away from
+                                                      it, and its weight (responses it rests on)
     the same prompt in the next pass               -> what was known counts `DECAY` times as much, then the new run
 
 A run that is cut and the run that generates it again are one pass: both count, neither fades the other. Lengths far
 from the others of their group (chance runaways) are pulled in before the mean is taken; the level is the prompt's, not
 theirs.
 
-Memory: 20 bytes of arrays for each prompt and a dictionary from an 8-byte hash of its key to its row. At most
+Memory: 24 bytes of arrays for each prompt and a dictionary from an 8-byte hash of its key to its row. At most
 ``most_prompts`` are kept; when they are too many, the tenth that was seen longest ago goes.
 
 Invariants: a prompt has one entry, however often it is in the data or in a step; the same observations give the same
@@ -34,7 +35,13 @@ DROPPED = 0.1
 #: Rows to begin with, and by how much the arrays grow.
 FIRST_ROWS, GROWTH = 1024, 1.5
 
-_COLUMNS: dict[str, Any] = {"key": np.uint64, "level": np.float32, "weight": np.float32, "step": np.int32}
+_COLUMNS: dict[str, Any] = {
+    "key": np.uint64,
+    "level": np.float32,
+    "weight": np.float32,
+    "runs": np.float32,
+    "step": np.int32,
+}
 STATE_COLUMNS = tuple(_COLUMNS)
 
 
@@ -44,11 +51,13 @@ class Entries(NamedTuple):
     Attributes:
         level: mean log length in tokens.
         weight: responses that the level rests on, older passes decayed.
+        runs: how many of them ran away.
         step: training step of the last run.
     """
 
     level: Floats
     weight: Floats
+    runs: Floats
     step: NDArray[np.int64]
 
     @property
@@ -81,38 +90,50 @@ class PromptHistory:
         rows = np.array([self._row.get(hashed(key), -1) for key in keys], dtype=np.int64)
         known = rows >= 0
         if not self._row:
-            return Entries(np.zeros(rows.size), np.zeros(rows.size), np.zeros(rows.size, dtype=np.int64))
-        level, weight, step = (self._columns[name][rows] for name in ("level", "weight", "step"))
+            nothing = np.zeros(rows.size)
+            return Entries(nothing, nothing, nothing, np.zeros(rows.size, dtype=np.int64))
+        level, weight, runs, step = (self._columns[name][rows] for name in ("level", "weight", "runs", "step"))
         return Entries(
             np.where(known, level, 0.0).astype(np.float64),
             np.where(known, weight, 0.0).astype(np.float64),
+            np.where(known, runs, 0.0).astype(np.float64),
             np.where(known, step, 0).astype(np.int64),
         )
 
-    def add(self, step: int, keys: Sequence[str], level: Floats, weight: Floats, new_pass: NDArray[np.bool_]) -> None:
+    def add(
+        self,
+        step: int,
+        keys: Sequence[str],
+        level: Floats,
+        weight: Floats,
+        runs: Floats,
+        new_pass: NDArray[np.bool_],
+    ) -> None:
         """Take in one run of each prompt, in order.
 
         Args:
             step: training step it ran in; older steps (of an earlier run) may be negative.
             level: mean log length, [G].
             weight: responses that tell it, [G]; a prompt of which nothing was seen has 0 and is left out.
+            runs: responses that ran away, [G].
             new_pass: whether the prompt was drawn anew, [G]; False where a cut run is generated again.
         """
         columns = self._columns
-        for key, value, responses, again in zip(keys, level.tolist(), weight.tolist(), new_pass.tolist(), strict=True):
+        values = zip(level.tolist(), weight.tolist(), runs.tolist(), new_pass.tolist(), strict=True)
+        for key, (value, responses, away, anew) in zip(keys, values, strict=True):
             if responses <= 0:
                 continue
             code = hashed(key)
             row = self._row.get(code)
+            keep = DECAY if anew else 1.0
             if row is None:
                 row = self._new_row(code)
                 columns = self._columns
-                old = 0.0
-            else:
-                old = float(columns["weight"][row]) * (DECAY if again else 1.0)
+            old = keep * float(columns["weight"][row])
             total = old + responses
             columns["level"][row] = (old * float(columns["level"][row]) + responses * value) / total
             columns["weight"][row] = total
+            columns["runs"][row] = keep * float(columns["runs"][row]) + away
             columns["step"][row] = step
 
     def shift_steps(self, by: int) -> None:
@@ -160,7 +181,8 @@ class PromptHistory:
                 column[:row] = self._columns[name]
                 self._columns[name] = column
         self._columns["key"][row] = code
-        self._columns["level"][row] = 0.0
+        for name in ("level", "weight", "runs"):
+            self._columns[name][row] = 0.0
         self._row[code] = row
         return row
 

@@ -99,6 +99,23 @@ def test_rare_runaways_are_counted_and_do_not_move_levels():
     assert (drawn >= 99 * MEDIAN).mean() == pytest.approx(forecast.runaway_share, rel=0.3)
 
 
+def test_prompts_that_run_away_again_and_again_are_told_from_chance():
+    load = Load()
+    prone = np.arange(0, load.levels.size, 10)
+    often, chance = LengthForecast(), LengthForecast()
+    for number in range(1, 11):
+        rows, lengths = load.step(number)
+        uniform = load.rng.random(lengths.shape)
+        for forecast, share in ((often, np.where(np.isin(rows, prone), 0.2, 0.0)), (chance, np.full(N, 0.02))):
+            came = np.where(uniform < share[:, None], 100 * MEDIAN, lengths)
+            forecast.take_in(number, keys(rows), came, np.ones_like(came, bool), np.ones(N, bool))
+    risky, calm = (often.predict(keys(which), 11).runaway for which in (prone, np.arange(1, 60, 10)))
+    assert risky.mean() > 0.1
+    assert calm.mean() < 0.01
+    alike = chance.predict(keys(range(N)), 11).runaway
+    assert alike.std() < 0.5 * alike.mean()
+
+
 def test_censored_responses_are_not_taken_for_short_ones():
     load = Load()
     censored = shown(LengthForecast(), load, 10, limit=2000)

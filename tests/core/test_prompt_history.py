@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tailsieve_verl.core.prompt_history import DECAY, PromptHistory
 
 
-def added(history, key, level, step=1, weight=8.0, new_pass=True):
-    history.add(step, [key], np.array([level]), np.array([weight]), np.array([new_pass]))
+def added(history, key, level, step=1, weight=8.0, runs=0.0, new_pass=True):
+    history.add(step, [key], np.array([level]), np.array([weight]), np.array([runs]), np.array([new_pass]))
 
 
 def test_what_was_seen_is_found_again_and_nothing_else():
@@ -30,6 +30,13 @@ def test_a_new_pass_counts_more_than_the_old_one():
     assert history.look_up(["a"]).level[0] == pytest.approx((DECAY * 2.0 + 4.0) / (DECAY + 1.0))
 
 
+def test_runaways_fade_with_the_passes():
+    history = PromptHistory()
+    added(history, "a", 2.0, runs=4.0)
+    added(history, "a", 2.0, runs=1.0)
+    assert history.look_up(["a"]).runs[0] == pytest.approx(DECAY * 4.0 + 1.0)
+
+
 def test_a_run_generated_again_belongs_to_the_same_pass():
     history = PromptHistory()
     added(history, "a", 2.0)
@@ -41,7 +48,7 @@ def test_a_run_generated_again_belongs_to_the_same_pass():
 
 def test_a_prompt_twice_in_a_step_has_one_entry():
     history = PromptHistory()
-    history.add(1, ["a", "a"], np.array([2.0, 4.0]), np.array([8.0, 8.0]), np.array([True, True]))
+    history.add(1, ["a", "a"], np.array([2.0, 4.0]), np.array([8.0, 8.0]), np.zeros(2), np.array([True, True]))
     assert len(history) == 1
     assert 2.0 < history.look_up(["a"]).level[0] < 4.0
 
@@ -66,9 +73,9 @@ def test_memory_is_bounded_and_the_newest_stay(prompts, most):
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_a_million_prompts_take_twenty_bytes_of_arrays_each():
+def test_a_million_prompts_take_24_bytes_of_arrays_each():
     per_prompt = sum(column.itemsize for column in PromptHistory(1)._columns.values())
-    assert per_prompt == 20  # the dictionary takes the rest of 155 bytes: docs/prompt-history.md
+    assert per_prompt == 24  # the dictionary takes the rest of 160 bytes: docs/prompt-history.md
 
 
 @pytest.mark.parametrize(
