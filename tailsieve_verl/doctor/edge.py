@@ -15,6 +15,8 @@ from pathlib import Path
 
 #: `import verl` takes 4 to 10 seconds; a network file system may take a minute. Longer than this is a finding.
 IMPORT_DEADLINE_S = 120.0
+#: A bare interpreter starts in a tenth of a second, from a slow disk in some.
+PYTHON_DEADLINE_S = 20.0
 #: nvidia-smi answers within a second, or not at all where a driver hangs.
 SMI_DEADLINE_S = 10.0
 
@@ -48,11 +50,12 @@ class Machine:
 
     Attributes:
         environ: environment variables.
-        executable: the interpreter.
+        executable, prefix: the interpreter, and its environment's folder.
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     executable: str = sys.executable
+    prefix: str = sys.prefix
 
     def version(self, distribution: str) -> str | None:
         """Installed version of a distribution, ``None`` if it is not installed."""
@@ -93,6 +96,21 @@ class Machine:
 
     def which(self, program: str) -> str | None:
         return shutil.which(program, path=self.environ.get("PATH"))
+
+    def prefix_of(self, python: str) -> str | None:
+        """Folder of the environment that an interpreter belongs to; ``None`` if it does not answer."""
+        try:
+            result = subprocess.run(
+                [python, "-c", "import sys; print(sys.prefix)"],
+                env=dict(self.environ),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PYTHON_DEADLINE_S,
+            )
+        except (subprocess.TimeoutExpired, OSError):
+            return None
+        return result.stdout.strip() or None
 
     def ask_verl(self, environ: Mapping[str, str]) -> tuple[bool, str]:
         """Import verl in a process of its own; whether it loaded our plug-in, and what went wrong if not."""

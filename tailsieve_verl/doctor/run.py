@@ -82,9 +82,13 @@ def _check_interpreter(machine: Machine, command: Command, section: Section) -> 
     path = machine.which(command.python) if "/" not in command.python else command.python
     if path is None:
         section.warning(f"{command.python} is not on the PATH here.", "activate the environment that runs verl")
-    elif Path(path).parent.resolve() != Path(machine.executable).parent.resolve():
+        return
+    prefix = machine.prefix_of(path)
+    if prefix is None:
+        section.warning(f"{path} does not run here.", "activate the environment that runs verl")
+    elif Path(prefix).resolve() != Path(machine.prefix).resolve():
         section.warning(
-            f"the command runs {path}, but the doctor runs in {machine.executable}: it examined another environment.",
+            f"the command runs in {prefix}, but the doctor in {machine.prefix}: it examined another environment.",
             f"{path} -m tailsieve_verl.cli.main doctor -- <your command>",
         )
 

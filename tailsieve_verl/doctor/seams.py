@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tailsieve_verl.doctor.edge import Machine
@@ -34,6 +34,7 @@ class Seam:
         call: positional arguments (``self`` included) and keywords that we pass.
         decorator: decorator that we rely on.
         use: only where this is used.
+        optional: what we do there is left out where the place is gone.
     """
 
     where: str
@@ -42,6 +43,7 @@ class Seam:
     call: tuple[int, tuple[str, ...]] | None = None
     decorator: str = ""
     use: Use = "always"
+    optional: bool = False
 
     @property
     def package(self) -> str:
@@ -100,6 +102,13 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam("verl.utils.tensordict_utils:get_tensordict", "prompts cannot be submitted", call=(1, ())),
     Seam("verl.utils.tensordict_utils:assign_non_tensor_data", "prompts cannot be submitted", call=(3, ())),
+    Seam(
+        f"{BASE}:create_rl_dataset",
+        "the warm-up's prompts cannot be read",
+        call=(4, ("is_train", "max_samples")),
+    ),
+    Seam("verl.utils.dataset.rl_dataset:collate_fn", "the warm-up's prompts cannot be read", call=(1, ())),
+    *_names(f"{BASE}:PPOTrainer", ("tokenizer", "processor"), "the warm-up's prompts cannot be read"),
     # ---- agent loops
     Seam(f"{V1}:AgentLoopManagerTQ", "our agent loop manager cannot be built"),
     *_overrides(
@@ -248,7 +257,12 @@ SEAMS: tuple[Seam, ...] = (
         call=(1, ("remove_weight",)),
         use="cpu",
     ),
-    Seam("vllm.utils.cpu_triton_utils:expand_kernel", "sampling with drafts is wrong on the CPU", use="cpu"),
+    Seam(
+        "vllm.utils.cpu_triton_utils:expand_kernel",
+        "sampling with drafts is wrong on the CPU, unless the fault that it mends went with it",
+        use="cpu",
+        optional=True,
+    ),
 )
 
 
@@ -287,17 +301,33 @@ def check_seams(machine: Machine, uses: Iterable[Use]) -> Section:
                 f"{package} is not installed, so none of its {len(seams)} seams is there.", f"install {package}"
             )
             continue
-        wrong = [(seam, said) for seam in seams if (said := problem(seam, source)) is not None]
-        needed = [seam for seam, _ in wrong if seam.use in uses]
+        wrong = _by_cause([(seam, said) for seam in seams if (said := problem(seam, source)) is not None], source)
+        missing = sum(count for _, _, count in wrong)
+        needed = [seam for seam, *_ in wrong if seam.use in uses and not seam.optional]
         if not needed:
-            section.ok(f"{package}: {len(seams) - len(wrong)} of {len(seams)} places are as TailSieve expects them")
-        for seam, said in wrong:
-            text = f"{seam.where.replace(':', '.')}: {said}. Without it {seam.breaks}."
-            if seam.use in uses:
+            section.ok(f"{package}: {len(seams) - missing} of {len(seams)} places are as TailSieve expects them")
+        for seam, said, count in wrong:
+            more = f" {count - 1} more of the table went with it." if count > 1 else ""
+            text = f"{seam.where.replace(':', '.')}: {said}. Without it {seam.breaks}.{more}"
+            if seam.optional:
+                section.note(text)
+            elif seam.use in uses:
                 section.error(text, f"install a {package} of the table of versions, or report this line")
             else:
                 section.note(f"{text} Only {'speculation needs' if seam.use == 'speculation' else 'the CPU needs'} it.")
     return section
+
+
+def _by_cause(wrong: list[tuple[Seam, str]], source: Source) -> list[tuple[Seam, str, int]]:
+    """(seam, what is wrong, places): the members of a class that is gone count as one problem, the class's."""
+    causes: dict[str, tuple[Seam, str, int]] = {}
+    for seam, said in wrong:
+        owner = seam.where.partition(":")[0] + ":" + seam.where.partition(":")[2].partition(".")[0]
+        if owner == seam.where or source.find(owner) is not None:
+            owner = seam.where + seam.override
+        first, text, count = causes.get(owner, (replace(seam, where=owner.removesuffix(seam.override)), said, 0))
+        causes[owner] = (first, text, count + 1)
+    return list(causes.values())
 
 
 def _override_problem(theirs: Found, ours: Found | None) -> str | None:

@@ -31,6 +31,7 @@ PROGRAMS = (
     "mypy",
 )
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_OPTIONAL = re.compile(r"\[(-[^\[\]]*)\]")
 _PLACEHOLDER = re.compile(r"<[^<>]*>")
 
 
@@ -90,6 +91,7 @@ def commands(page: str, text: str | None = None) -> Iterator[Command]:
             continue
         needs_gpus = page_needs_gpus or GPU_MARK in token.content
         for line in _lines(token.content):
+            line = _OPTIONAL.sub(lambda found: found[1].split("|")[0], line)  # [--a x | y]: taken as --a x
             if not marked and not _is_command(line):
                 continue
             for words in _split(line if marked else re.sub(r"\s{2,}\S.*$", "", line)):

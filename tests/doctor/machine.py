@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,13 +31,16 @@ class FakeMachine(Machine):
         entry_points: group -> entry points.
         folders: package -> folder, instead of the installed one.
         verl_says: answer of ``import verl``.
+        elsewhere: environment of interpreters other than this one.
     """
 
-    def __init__(self, *, versions=(), entry_points=(), folders=(), verl_says=(True, ""), environ=(), gpus=(), **paths):
+    def __init__(
+        self, *, versions=(), entry_points=(), folders=(), verl_says=(True, ""), environ=(), gpus=(), elsewhere=None
+    ):
         super().__init__(environ={"PATH": os.environ["PATH"], **dict(environ)})
         self._set(versions={**RIGHT, **dict(versions)}, folders=dict(folders), verl_says=verl_says, gpus=list(gpus))
         groups = {group: [EntryPoint("tailsieve", value, "tailsieve_verl")] for group, value in EXPECTED.items()}
-        self._set(groups={**groups, **dict(entry_points)}, paths=paths, imports=[])
+        self._set(groups={**groups, **dict(entry_points)}, elsewhere=elsewhere, imports=[])
 
     def _set(self, **values):
         for name, value in values.items():
@@ -57,6 +61,9 @@ class FakeMachine(Machine):
     def ask_verl(self, environ):
         self._imports.append(environ)
         return self._verl_says
+
+    def prefix_of(self, python):
+        return self.prefix if python == sys.executable else self._elsewhere
 
     def gpu_memory_gib(self):
         return self._gpus

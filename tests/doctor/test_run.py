@@ -86,7 +86,8 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_set_up(name):
     machine, overrides, said = WRONG[name]
-    found = diagnose(command(*overrides), FakeMachine(**machine))
+    words = command(*overrides) if overrides else []  # composing takes half a second
+    found = diagnose(words, FakeMachine(**machine))
     errors = found.of("error")
     assert found.exit_status == 2
     assert any(said in f.text for f in errors), errors
@@ -104,7 +105,9 @@ def test_a_verl_whose_method_changed(tmp_path):
 WARNED = {
     "it does not ask for TailSieve": (RUN.command(), {}, "it does not ask for TailSieve"),
     "one replica": (command("trainer.n_gpus_per_node=1"), {}, "one rollout replica leaves nothing to route"),
-    "another environment": (["/usr/bin/python3", *command()[1:]], {}, "the doctor runs in"),
+    "another environment": (["/opt/python3", *command()[1:]], {"elsewhere": "/opt"}, "the command runs in /opt, but"),
+    "no such interpreter": (["/opt/python3", *command()[1:]], {}, "/opt/python3 does not run here"),
+    "not on the PATH": (["python9.9", *command()[1:]], {}, "python9.9 is not on the PATH"),
     "an untried vLLM": (command(), {"versions": {"vllm": "0.40.0"}}, "newer than anything"),
 }
 

@@ -123,15 +123,25 @@ def test_a_changed_verl_is_an_error_that_names_the_place(tmp_path, file, change,
 
 
 def test_what_only_speculation_needs_is_a_note_without_it(tmp_path):
-    (tmp_path / "vllm").mkdir()
-    machine = FakeMachine(folders={"vllm": tmp_path / "vllm"})
-    without = check_seams(machine, ["always"]).findings
-    used = check_seams(machine, ["always", "speculation"]).findings
-    lookup = "vllm.v1.core.sched.scheduler.Scheduler.dynamic_sd_lookup"
-    assert [f.status for f in without if f.text.startswith(lookup)] == ["note"]
-    assert [f.status for f in used if f.text.startswith(lookup)] == ["error"]
+    change = [("self.dynamic_sd_lookup: list[int] | None = None", "pass"), ("self.dynamic_sd_lookup = ", "other = ")]
+    folder = changed_package(tmp_path, "vllm", "v1/core/sched/scheduler.py", *change)
+    lookup = "vllm.v1.core.sched.scheduler.Scheduler.dynamic_sd_lookup: it is not there."
+    for uses, status in ((["always"], "note"), (["always", "speculation"], "error")):
+        findings = check_seams(FakeMachine(folders={"vllm": folder}), uses).findings
+        assert [f.status for f in findings if f.text.startswith(lookup)] == [status]
 
 
 def test_a_package_that_is_not_there():
     section = check_seams(FakeMachine(folders={"vllm": None}), ["always"])
     assert any(f.status == "error" and f.text.startswith("vllm is not installed") for f in section.findings)
+
+
+def test_the_members_of_a_class_that_is_gone_are_one_finding(tmp_path):
+    folder = changed_package(
+        tmp_path, "verl", "trainer/ppo/v1/replay_buffer.py", ("class ReplayBuffer:", "class Buffer:")
+    )
+    section = check_seams(FakeMachine(folders={"verl": folder}), ["always"])
+    said = [f.text for f in section.findings if f.status == "error" and "ReplayBuffer" in f.text]
+    assert len(said) == 1
+    assert "ReplayBuffer: it is not there." in said[0]
+    assert "5 more of the table went with it" in said[0]

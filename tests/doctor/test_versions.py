@@ -23,7 +23,7 @@ def test_all_right():
     ("package", "version", "status"),
     [
         *[("verl", "0.9.1", "tested"), ("verl", "0.9.4", "expected")],
-        *[("verl", "0.8.0", "unsupported"), ("verl", "0.10.0", "unsupported")],
+        *[("verl", "0.9.0", "unsupported"), ("verl", "0.10.0", "unsupported")],
         *[("vllm", "0.28.0+cpu", "tested"), ("vllm", "0.24.0", "expected"), ("vllm", "0.33.1", "expected")],
         *[("vllm", "0.34.0", "unknown"), ("vllm", "0.23.9", "unsupported")],
         *[("torch", "2.13.0+cu130", "tested"), ("torch", "2.11.0", "unknown")],
@@ -36,7 +36,7 @@ def test_status(package, version, status):
 
 def test_an_old_verl_is_an_error_with_its_remedy():
     (text,) = texts("error", verl="0.8.0")
-    assert "verl 0.8.0: TailSieve needs >=0.9.0" in text
+    assert "verl 0.8.0: TailSieve needs >=0.9.1" in text
     assert "pip install verl==0.9.1" in text
 
 
