@@ -41,7 +41,7 @@ def test_it_works_in_threads_and_for_many_at_once():
     assert [result["score"] for result in results] == [float(right) for _, _, right in cases]
 
 
-HOSTILE = (r"9^{9^{9^9}}", r"100000000!", r"\sum_{n=1}^{10^9} n^n", r"10^{10^{10}}", "(" * 900 + "1" + ")" * 900)
+HOSTILE = (r"9^{9^{9^9}}", r"\sum_{n=1}^{10^9} n^n", "(" * 900 + "1" + ")" * 900)
 
 
 def test_hostile_answers_neither_hang_nor_harm_the_others():

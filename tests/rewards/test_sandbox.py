@@ -20,6 +20,8 @@ def test_two():
 def test_three():
     assert f(3) == 6
 """
+#: What runs longer hangs, however busy the machine.
+PATIENCE_S = 120
 RIGHT = "def f(x):\n    return 2 * x\n"
 
 
@@ -137,7 +139,7 @@ def test_threads_and_exit_handlers_of_a_right_program_are_not_waited_for():
     code += "threading.Thread(target=time.sleep, args=(1000,)).start()\n" + RIGHT
     start = time.monotonic()
     assert verdict(code).passed
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < PATIENCE_S
 
 
 FORGED = '{"collected": 2, "passed": 2, "others": 0, "error": "", "missing": [], "word": ""}'
@@ -198,7 +200,7 @@ EXHAUSTING = {
 def test_a_program_that_takes_what_it_can_get_does_not_pass(name):
     start = time.monotonic()
     assert not verdict(EXHAUSTING[name], cpu_s=2, wall_s=20, memory=1 << 29).passed
-    assert time.monotonic() - start < 25
+    assert time.monotonic() - start < PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -229,28 +231,46 @@ def test_a_program_that_does_not_end_is_ended(code, limits, reason):
     start = time.monotonic()
     outcome = verdict(code, **limits)
     assert (outcome.passed, outcome.reason in reason) == (False, True), outcome
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < PATIENCE_S
 
 
-def tries(statement):
-    """A program that passes if, and only if, the statement can be run."""
-    return f"import os\ndef f(x):\n    {statement}\n    return 2 * x\n"
+PROBES = """
+import os
+def f(refusals):
+    came_through = []
+    for statement, error in refusals:
+        try:
+            exec(statement, {"os": os})
+        except BaseException as raised:
+            if error not in [kind.__name__ for kind in type(raised).__mro__]:
+                came_through.append((statement, repr(raised)))
+        else:
+            came_through.append((statement, "nothing was raised"))
+    return came_through
+"""
 
 
-def refused(statement, error="PermissionError"):
-    """Whether the statement ends with that error, and not with another that would hide a way out."""
-    outcome = verdict(tries(statement))
-    assert outcome.reason == "failed", (statement, outcome)
-    assert error in outcome.error, (statement, outcome)
-    return True
+def what_came_through(*statements, **others):
+    """Statements that did not end with PermissionError (or another: error=[...]), run one after the other."""
+    refusals = [(s, "PermissionError") for s in statements]
+    refusals += [(s, error) for error, group in others.items() for s in group]
+    tests = f"from solution import f\n\ndef test_all():\n    came = f({refusals!r})\n    assert not came, came\n"
+    outcome = verdict(PROBES, tests)
+    assert outcome.reason in ("passed", "failed"), outcome
+    return outcome.error
+
+
+def test_the_probe_tells_what_comes_through():
+    assert "open('test_solution.py')" in what_came_through("open('test_solution.py').read()")
+    assert "os.kill(os.getpid(), 0)" in what_came_through("os.kill(os.getpid(), 0)")
+    assert "KeyError" in what_came_through("{}['a']")
 
 
 def test_files_outside_cannot_be_read(tmp_path, monkeypatch):
     secret = tmp_path / "secret.txt"
     secret.write_text("gold")
     monkeypatch.setenv("TOKEN_OF_MINE", "gold")
-    assert verdict(tries("open('test_solution.py').read()")).passed  # the probe can pass
-    for statement in (
+    assert not what_came_through(
         f"open({str(secret)!r}).read()",
         f"os.listdir({str(tmp_path)!r})",
         "os.listdir('..')",
@@ -258,11 +278,9 @@ def test_files_outside_cannot_be_read(tmp_path, monkeypatch):
         f"open('/proc/{os.getpid()}/environ').read()",
         "open('/proc/self/environ').read()",
         f"os.symlink({str(secret)!r}, 'link'); open('link').read()",
-        f"import ctypes; os.open({str(secret)!r}, os.O_RDONLY)",
-    ):
-        assert refused(statement)
-    assert refused(f"os.link({str(secret)!r}, 'hard')", error="Errno")
-    assert refused("os.environ['TOKEN_OF_MINE']", error="KeyError")
+        KeyError=["os.environ['TOKEN_OF_MINE']"],
+        OSError=[f"os.link({str(secret)!r}, 'hard')"],  # between two folders, or two file systems
+    )
 
 
 def test_files_outside_cannot_be_written_moved_or_changed(tmp_path):
@@ -270,7 +288,7 @@ def test_files_outside_cannot_be_written_moved_or_changed(tmp_path):
     target.write_text("as it was")
     os.chmod(target, 0o640)
     before = os.stat(target)
-    for statement in (
+    assert not what_came_through(
         f"open({str(target)!r}, 'w').write('x')",
         f"os.truncate({str(target)!r}, 0)",
         f"os.unlink({str(target)!r})",
@@ -280,9 +298,8 @@ def test_files_outside_cannot_be_written_moved_or_changed(tmp_path):
         f"open({str(tmp_path / 'new')!r}, 'w')",
         f"os.mkdir({str(tmp_path / 'new')!r})",
         "open('/dev/shm/new', 'w')",
-    ):
-        assert refused(statement)
-    assert refused(f"os.rename({str(target)!r}, 'here')", error="Errno")
+        OSError=[f"os.rename({str(target)!r}, 'here')"],
+    )
     assert target.read_text() == "as it was"
     after = os.stat(target)
     assert (after.st_mode, after.st_uid, after.st_mtime_ns) == (before.st_mode, before.st_uid, before.st_mtime_ns)
@@ -302,16 +319,17 @@ def test_there_is_no_network():
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         port = server.getsockname()[1]
-        assert refused(f"import socket; socket.create_connection(('127.0.0.1', {port}), timeout=2)")
-        assert refused("import socket; socket.socket(socket.AF_UNIX)")
-        assert refused("import ctypes; assert ctypes.CDLL(None).socket(2, 1, 0) >= 0", error="AssertionError")
+        assert not what_came_through(
+            f"import socket; socket.create_connection(('127.0.0.1', {port}), timeout=2)",
+            "import socket; socket.socket(socket.AF_UNIX)",
+            AssertionError=["import ctypes; assert ctypes.CDLL(None).socket(2, 1, 0) >= 0"],
+        )
         with pytest.raises(TimeoutError):
             server.accept()
 
 
 def test_other_processes_are_out_of_reach():
-    assert verdict(tries("os.kill(os.getpid(), 0)")).passed
-    for statement in (
+    assert not what_came_through(
         "os.kill(os.getppid(), 9)",
         "os.kill(-1, 0)",
         "os.killpg(0, 0)",
@@ -322,13 +340,12 @@ def test_other_processes_are_out_of_reach():
         "os.execv('/bin/true', ['true'])",
         "import subprocess; subprocess.run(['/bin/true'])",
         "import resource; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (1, 1))",
-    ):
-        assert refused(statement)
-    assert refused("assert os.system('true') == 0", error="AssertionError")
-    assert refused(
-        "import ctypes; assert ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0", error="AssertionError"
+        AssertionError=[
+            "assert os.system('true') == 0",
+            "import ctypes; assert ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0",
+            "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
+        ],
     )
-    assert refused("import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0", error="AssertionError")
 
 
 def test_a_machine_that_cannot_run_tests_is_said(monkeypatch, tmp_path):
