@@ -66,6 +66,7 @@ SHORTER = 0.995
 _SCALARS = (
     "between",
     "within",
+    "spread",
     "mean",
     "steps",
     "runaway",
