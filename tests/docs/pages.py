@@ -60,7 +60,13 @@ class Command:
     @property
     def has_placeholder(self) -> bool:
         """Whether something of it is the reader's to fill in."""
-        return "PLACEHOLDER" in self.text_of_words or any(re.fullmatch(r"[A-Z]+", word) for word in self.words[1:])
+        filled_in = any(re.fullmatch(r"[A-Z]+", word) for word in self.words[1:])
+        return filled_in or "PLACEHOLDER" in self.text_of_words or self.names_a_run
+
+    @property
+    def names_a_run(self) -> bool:
+        """Whether it reads the folder of a run that the reader has made."""
+        return any(word.startswith(("runs/", "rollouts/")) for word in self.words[1:])
 
     @property
     def text_of_words(self) -> str:
