@@ -79,7 +79,8 @@ def show(found: Report, console: Console) -> None:
             table.add_row(Text(sign, style=colour), text)
             if finding.remedy:
                 table.add_row("", Text(f"-> {finding.remedy}", style="italic"))
-        console.print(Padding(table, (0, 0, 1, 2)))
+        console.print(Padding(table, (0, 0, 0, 2), expand=False))
+        console.print()
     errors, warnings = len(found.of("error")), len(found.of("warning"))
     counts = ", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in ((errors, "error"), (warnings, "warning")) if n)
     console.print(Text(f"{VERDICTS[found.worst]}{f' ({counts})' if counts else ''}", style=SIGNS[found.worst][1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +11,10 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
-from .pages import ROOT
+from .pages import ROOT, all_pages
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import docs_hooks
 
 
 def built(root, out):
@@ -83,3 +87,14 @@ def test_what_is_broken_fails_the_build(tmp_path, text, page):
         file.write(f"\n\n{text}\n")
     with pytest.raises(Abort):
         built(root, tmp_path / "site")
+
+
+def test_links_of_pages_that_the_site_may_not_show_lead_somewhere():
+    """README, CONTRIBUTING and the READMEs of recipes and examples, as they are read in the repository."""
+    broken = [
+        f"{page}: {target}"
+        for page in all_pages()
+        for _, target in docs_hooks.repository_links((ROOT / page).read_text(encoding="utf-8"), page)
+        if not (ROOT / target).exists()
+    ]
+    assert broken == []
