@@ -52,6 +52,6 @@ def _speculation(vllm: Version, environ: Mapping[str, str], section: Section) ->
             f"Depth 0 on models with linear attention: not before vLLM {HYBRID_DEPTH_0}; `auto` is refused for them."
         )
     section.note(
-        "Of the drafters, n-gram, MTP and a draft model were run in verl, DFlash and EAGLE-3 in a plain engine; all of it "
-        "on vLLM's CPU build."
+        "Of the drafters, n-gram, MTP and a draft model were run in verl, DFlash and EAGLE-3 in a plain engine; "
+        "all of it on vLLM's CPU build."
     )
