@@ -26,17 +26,18 @@ ASK = Question(8, COSTS, steps=30, seeds=2, halves=12)
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict", "reason"),
-    [("persistent", "use", "pays"), ("flat", "leave", "flat"), ("chance", "leave", "chance")],
+    ("name", "steps", "halves", "verdict", "reason"),
+    [("persistent", 8, 12, "use", "pays"), ("flat", 4, 2, "leave", "flat"), ("chance", 4, 5, "leave", "chance")],
 )
-def test_the_three_real_runs_get_three_answers(name, verdict, reason):
+def test_the_three_real_runs_get_three_answers(name, steps, halves, verdict, reason):
     fit = fit_workload(read_dump(DATA / f"{name}.csv"), n_groups=64)
-    assert (fit.n, fit.steps, fit.lengths.shape) == (4, 4, (96, 4))
+    assert (fit.n, fit.steps, fit.lengths.shape) == (4, steps, (24 * steps, 4))
     called = []
-    study = study_dump(fit, ASK, tick=lambda: called.append(1))
+    ask = replace(ASK, halves=halves)
+    study = study_dump(fit, ask, tick=lambda: called.append(1))
     found, advice = study.findings, decide(study.findings)
     assert (advice.verdict, advice.reason) == (verdict, reason), advice.headline
-    assert len(called) == ticks(ASK)
+    assert len(called) == ticks(ask)
     if name == "persistent":
         assert found.icc.low > 0.5
         assert found.gain.mean > 1.05
@@ -60,14 +61,15 @@ def test_the_run_s_own_batch_is_the_dump_s():
 
 def test_against_uniform_groups_the_gain_is_larger():
     fit = fit_workload(read_dump(DATA / "persistent.csv"), n_groups=64)
-    small = replace(ASK, steps=20, halves=2)
+    small = replace(ASK, replicas=4, steps=12, seeds=1, halves=2)
     over_requests = study_dump(fit, small).findings
     over_groups = study_dump(fit, replace(small, now="uniform_group")).findings
     assert over_groups.gain.mean > over_requests.gain.mean
     assert over_groups.now_s > over_requests.now_s
 
 
-def test_a_larger_dump_gives_a_narrower_interval():
+@pytest.mark.parametrize("steps", [9, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_larger_dump_gives_a_narrower_interval(steps):
     """The same prompts recorded once or sixteen times: what is known of them is the same, how sure one is of it not."""
     small = drawn_fit(LengthModel(prompt_share=0.65), steps=2, n_groups=32, n=4)
     times = 16
@@ -78,10 +80,11 @@ def test_a_larger_dump_gives_a_narrower_interval():
         step=np.arange(64 * times) // 32 + 1,
         prompt_tokens=np.zeros(64 * times, np.int64),
     )
-    ask = replace(ASK, steps=40, seeds=3, halves=10)
+    ask = replace(ASK, replicas=4, steps=steps, halves=10, seeds=1 if steps == 9 else 3)
     few, many = (study_dump(fit, ask).findings for fit in (small, large))
     assert many.icc.high - many.icc.low < 0.5 * (few.icc.high - few.icc.low)
-    assert np.log(many.gain.high / many.gain.low) < 0.8 * np.log(few.gain.high / few.gain.low)
+    if steps > 9:  # the gain of a short run is uncertain whatever the dump
+        assert np.log(many.gain.high / many.gain.low) < 0.8 * np.log(few.gain.high / few.gain.low)
 
 
 def test_a_log_scales_the_costs_and_gives_the_step_s_gain():
