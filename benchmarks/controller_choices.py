@@ -16,7 +16,8 @@ import numpy as np
 from tailsieve_verl.core.controller import Controller, ControllerConfig
 from tailsieve_verl.core.history import Scenarios, WorkHistory
 from tailsieve_verl.core.policy import FixedPolicy
-from tailsieve_verl.core.predict import Predictor, pool_ends
+from tailsieve_verl.core.pool_ends import pool_ends
+from tailsieve_verl.core.predict import Predictor
 from tests.core.closed_loop import DENSE, LOADS, Load, N, Rollout, context, fixed, run
 
 R, SPLIT = 8, (10, 4)

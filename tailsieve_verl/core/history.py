@@ -17,6 +17,9 @@ uniform routing is fast, and once there the controller would stay for a wrong re
 A prompt's level is the mean logarithm of its lengths, outliers pulled in, shrunk towards the pool's mean by the usual
 ratio of variances: a group that came out long is expected to come out long again, but less so.
 
+Responses that run away by chance are too rare for either set: their rate is given apart (`runaways`), from the life
+table of all responses.
+
 Invariants: bounded memory (`MAX_VALUES` lengths of each kind, a sample of the groups if N is large); prompts are known
 by `GroupRecord.key`; the same observations give the same history, with random draws seeded by the step; plain JSON.
 """
@@ -31,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailsieve_verl.core.plan import GroupRecord, StepObservation
+from tailsieve_verl.core.runaways import ALL_BUT, FAR, Runaways
 from tailsieve_verl.core.spread import Spread, from_own, medians_of
 from tailsieve_verl.core.survival import Survival
 
@@ -57,10 +61,14 @@ SEED = 20_260_822
 
 
 class Scenarios(NamedTuple):
-    """S pools of F groups of n responses, tokens, [S, F, n], newest first: as they ran fresh, and as they run again."""
+    """S pools of F groups of n responses, tokens, [S, F, n], newest first: as they ran fresh, and as they run again.
+
+    ``runaways`` are the responses that none of these contain, because there are too few of them to be counted.
+    """
 
     first: Floats
     again: Floats
+    runaways: Runaways | None = None
 
 
 @dataclass
@@ -85,6 +93,7 @@ class WorkHistory:
         self._first = np.zeros((0, 0), dtype=np.int64)
         self._again = np.zeros((0, 0), dtype=np.int64)
         self._steps = np.zeros(0, dtype=np.int64)
+        self._prompts = np.zeros(0)  # levels of the groups' prompts, tokens
         self._logs, self._medians = np.zeros((0, 0)), np.zeros(0)  # of the first runs, so as not to take them anew
         self._levels: list[tuple[int, float]] = []
         self._pending: _Pending | None = None
@@ -140,8 +149,21 @@ class WorkHistory:
         if index.size < size:
             index = np.resize(index, size)
         scale = np.exp(self.trend() * np.maximum(0, now - steps[index]))[:, None]
-        shape = (pools, size, first.shape[1])
-        return Scenarios(*((lengths.take(index, axis=0) * scale).reshape(shape) for lengths in (first, again)))
+        scaled = [(lengths.take(index, axis=0) * scale).reshape(pools, size, -1) for lengths in (first, again)]
+        if self.groups != steps.size:  # the very first pool
+            return Scenarios(scaled[0], scaled[1])
+        return self._apart(scaled[0], scaled[1], (self._prompts[index][:, None] * scale).reshape(pools, size, 1))
+
+    def _apart(self, first: Floats, again: Floats, level: Floats) -> Scenarios:
+        """Scenarios with runaways apart, if any are known; in their place stand responses as long as their prompt's
+        level, [S, F, 1]."""
+        far = FAR * _all_but(first, ALL_BUT)
+        if self._longest <= far:
+            return Scenarios(first, again)
+        rate = self._survival.reaching(far / level[:, :, 0])
+        tokens = self._survival.mean_beyond(far, float(np.exp(np.log(level).mean())), self._longest)
+        first, again = (np.where(lengths > far, level, lengths) for lengths in (first, again))
+        return Scenarios(first, again, Runaways(rate, tokens))
 
     def trend(self) -> float:
         """Change of the mean log length a step, by weighted regression; 0 unless it is significant."""
@@ -184,12 +206,13 @@ class WorkHistory:
         n = first.shape[1]
         if self._first.shape[1] != n:
             self._first, self._again = np.zeros((0, n), dtype=np.int64), np.zeros((0, n), dtype=np.int64)
-            self._steps = np.zeros(0, dtype=np.int64)
+            self._steps, self._prompts = np.zeros(0, dtype=np.int64), np.zeros(0)
             self._logs, self._medians = np.zeros((0, n)), np.zeros(0)
         keep, logs = max(MAX_VALUES // n, len(first)), _log(first)
         self._first = np.concatenate((self._first, first))[-keep:]
         self._again = np.concatenate((self._again, again))[-keep:]
         self._steps = np.concatenate((self._steps, np.full(len(first), pool.step)))[-keep:]
+        self._prompts = np.concatenate((self._prompts, level))[-keep:]
         self._logs = np.concatenate((self._logs, logs))[-keep:]
         self._medians = np.concatenate((self._medians, medians_of(logs)))[-keep:]
         self._levels = [*self._levels, (pool.step, float(logs.mean()))][-LEVELS:]
@@ -231,6 +254,7 @@ class WorkHistory:
             "first": self._first.tolist(),
             "again": self._again.tolist(),
             "steps": self._steps.tolist(),
+            "prompts": self._prompts.tolist(),
             "levels": [list(level) for level in self._levels],
             "survival": self._survival.state_dict(),
             "longest": self._longest,
@@ -249,6 +273,8 @@ class WorkHistory:
         self._again = np.array(state["again"], dtype=np.int64).reshape(self._first.shape)
         self._steps = steps
         self._logs = _log(self._first)
+        prompts = state.get("prompts", np.exp(self._logs.mean(axis=1)) if steps.size else [])  # older states have none
+        self._prompts = np.array(prompts, dtype=np.float64)
         self._medians = medians_of(self._logs) if steps.size else np.zeros(0)
         self._levels = [(int(step), float(level)) for step, level in state["levels"]]
         self._survival.load_state_dict(state["survival"])
@@ -260,6 +286,12 @@ class WorkHistory:
             complete=np.array(pool["complete"], dtype=np.bool_),
             keys=list(pool["keys"]),
         )
+
+
+def _all_but(values: Floats, share: float) -> float:
+    """What all values but this share do not exceed."""
+    rank = int((1.0 - share) * (values.size - 1))
+    return float(np.partition(values, rank, axis=None)[rank])
 
 
 def _log(lengths: NDArray[np.int64]) -> Floats:

@@ -6,6 +6,9 @@
     T_tail   the q groups that are last in that pool, as they run again, dealt over m replicas; until the last is done.
     uniform  N fresh groups over all R replicas, until the last is done. No cut.
 
+What a runaway adds to either pool, and with what chance, is known in closed form (`runaways`); T is then the expected
+maximum.
+
 Scenarios are whole pools of the history and are the same for every candidate (common random numbers), so that
 differences between candidates are far less noisy than their values. The tail set of one pool runs beside the fresh
 pool of the next, as in the real thing. One pass over the bulk pool gives T_bulk for every q at once, because the cut is
@@ -25,7 +28,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +35,8 @@ from numpy.typing import NDArray
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.history import Scenarios
 from tailsieve_verl.core.plan import Granularity
+from tailsieve_verl.core.pool_ends import dealt_out, ends_of, number_bits, numbered, tau_up_to
+from tailsieve_verl.core.runaways import PoolTime, cut_around, number_of_runaways
 
 Floats = NDArray[np.float64]
 
@@ -72,14 +76,20 @@ class _Pools:
     """The scenarios under one m: what does not depend on q.
 
     Attributes:
-        latest: when the groups of the bulk pool are complete, latest first, [S, F] seconds.
+        latest: T_bulk by the number of groups that are cut, unless it waits for a runaway, [S, F] seconds.
+        late: T_bulk if it does, [S] seconds.
+        risk: chance that it does by the number of groups that are cut, [F].
         bulk_mean: T_bulk by the number of groups that are cut, mean over scenarios, [F] seconds.
-        again: second runs of the groups of the pool before in that order, [S, F, n] tokens.
+        again: second runs of the groups of the pool before, latest first, [S, F, n] tokens.
+        hits: expected runaways among the first 1, 2, ... of these groups, [S, F].
     """
 
     latest: Floats
+    late: Floats
+    risk: Floats | None
     bulk_mean: Floats
     again: Floats
+    hits: Floats | None
 
 
 @dataclass
@@ -103,7 +113,7 @@ class Predictor:
     slow_tail: float = 1.0
     slow_bulk: float = 1.0
     _pools: dict[int, _Pools] = field(default_factory=dict)
-    _tails: dict[tuple[int, int], tuple[Floats, float]] = field(default_factory=dict)
+    _tails: dict[tuple[int, int], tuple[PoolTime, float]] = field(default_factory=dict)
     _splits: dict[tuple[int, int], Prediction] = field(default_factory=dict)
     _best: dict[tuple[int, int, int], Prediction] = field(default_factory=dict)
     _balance: dict[int, int] = field(default_factory=dict)
@@ -111,8 +121,12 @@ class Predictor:
     def uniform(self) -> Prediction:
         """All replicas serve one pool and nothing is cut."""
         if (0, 0) not in self._splits:
-            seconds = self._until_done(self.scenarios.first, self.n_groups, self.replicas, self.bulk_placement)
-            self._splits[0, 0] = Prediction(0, 0, seconds * math.sqrt(self.slow_tail * self.slow_bulk))
+            usual = self._until_done(self.scenarios.first, self.n_groups, self.replicas, self.bulk_placement)
+            risk: float | Floats = 0.0
+            if self.scenarios.runaways is not None:
+                risk = np.full(usual.shape, -math.expm1(-self._runaway_groups * self.n_groups / self._first[1]))
+            pool = PoolTime(usual, usual + self._outlasting(self._longest), risk)
+            self._splits[0, 0] = Prediction(0, 0, pool.expected * math.sqrt(self.slow_tail * self.slow_bulk))
         return self._splits[0, 0]
 
     def split(self, q: int, m: int) -> Prediction:
@@ -126,13 +140,13 @@ class Predictor:
         if (q, m) not in self._splits:
             if not (1 <= q < self.n_groups and 1 <= m < self.replicas):
                 raise ValueError(f"(q, m) must be a split of {self.n_groups} groups on {self.replicas}, got ({q}, {m})")
-            tail, bulk = self.tail(q, m), self.bulk(q, m)
-            self._splits[q, m] = Prediction(q, m, np.maximum(tail, bulk), tail, bulk)
+            tail, bulk = self._tail(q, m)[0], self._bulk(q, m)
+            self._splits[q, m] = Prediction(q, m, tail.both(bulk), tail.expected, bulk.expected)
         return self._splits[q, m]
 
     def bulk(self, q: int, m: int) -> Floats:
         """T_bulk of each scenario, [S] seconds."""
-        return self._under(m).latest[:, self._in_miniature(q)] * self.slow_bulk
+        return self._bulk(q, m).expected
 
     def bulk_done(self, m: int, deadline_s: float) -> float:
         """Groups of the bulk pool that are complete by a deadline, mean over scenarios, of N."""
@@ -141,7 +155,7 @@ class Predictor:
 
     def tail(self, q: int, m: int) -> Floats:
         """T_tail of each scenario, [S] seconds."""
-        return self._tail(q, m)[0]
+        return self._tail(q, m)[0].expected
 
     def best_q(self, m: int, low: int = 1, high: int | None = None) -> Prediction:
         """The q in [low, high] (default [1, N/2]) with the least predicted makespan under m."""
@@ -195,19 +209,38 @@ class Predictor:
             step *= 2
         return left, right
 
-    def _tail(self, q: int, m: int) -> tuple[Floats, float]:
+    def _bulk(self, q: int, m: int) -> PoolTime:
+        under, cut = self._under(m), self._in_miniature(q)
+        usual = under.latest[:, cut] * self.slow_bulk
+        if under.risk is None:
+            return PoolTime(usual, usual)
+        return PoolTime(usual, under.late * self.slow_bulk, np.full(usual.shape, under.risk[cut]))
+
+    def _tail(self, q: int, m: int) -> tuple[PoolTime, float]:
         """T_tail of each scenario and its mean, seconds."""
         if (q, m) in self._tails:
             return self._tails[q, m]
-        last = self._under(m).again[:, : max(1, self._in_miniature(q))]
-        tail = self._until_done(last, q, m, self.tail_placement) * self.slow_tail
-        self._tails[q, m] = tail, _mean(tail)
+        under, groups = self._under(m), max(1, self._in_miniature(q))
+        last = under.again[:, :groups]
+        usual = self._until_done(last, q, m, self.tail_placement) * self.slow_tail
+        tail = PoolTime(usual, usual)
+        if under.hits is not None:
+            late = usual + self._outlasting(last.max(axis=(1, 2))) * self.slow_tail
+            tail = PoolTime(usual, late, -np.expm1(-under.hits[:, groups - 1] * (q / groups)))
+        self._tails[q, m] = tail, _mean(tail.expected)
         return self._tails[q, m]
+
+    def _outlasting(self, longest: Floats) -> Floats:
+        """Seconds that a runaway decodes alone after everything else of such a length at most, [S]."""
+        runaways = self.scenarios.runaways
+        if runaways is None:
+            return np.zeros_like(longest)
+        return np.asarray(np.maximum(0.0, runaways.tokens - longest) * float(self.curve(1.0)))
 
     def _until_done(self, lengths: Floats, groups: int, replicas: int, placement: Granularity) -> Floats:
         """Seconds until so many groups on so many replicas are all done, [S]; ``lengths`` are theirs or a sample."""
         lanes = self._lanes(replicas)
-        work = _dealt(lengths, lanes, placement)
+        work = dealt_out(lengths, lanes, placement)
         work.sort(axis=2)
         tau = self._tau(work.shape[2], (groups / replicas) / (lengths.shape[1] / lanes))
         ends = work @ (tau[1:] - tau[:-1])[::-1]  # what each request adds, the shortest first
@@ -221,34 +254,57 @@ class Predictor:
         """The scenarios with m replicas in the tail pool."""
         if m in self._pools:
             return self._pools[m]
-        first, again = self.scenarios
+        first, again, runaways = self.scenarios
         pools, groups, n = first.shape
         replicas = self.replicas - m
         lanes = self._lanes(replicas)
         weight = (self.n_groups / replicas) / (groups / lanes)
-        finish, ends = _ends(self._numbered, lanes, self.bulk_placement, lambda size: self._tau(size, weight))
+        finish, ends = ends_of(self._numbered, lanes, self.bulk_placement, lambda size: self._tau(size, weight))
         # Groups of all scenarios by number, latest first: bits turned round sort the other way round.
-        bits, number = _number_bits(finish.size), np.arange(finish.size).reshape(finish.shape)
+        bits, number = number_bits(finish.size), np.arange(finish.size).reshape(finish.shape)
         order = np.sort(~finish.view(np.int64) & ~bits | number, axis=1) & bits
         latest = finish.take(order)
         if lanes < replicas:
             latest[:, 0] *= _missing_maximum(ends, replicas)
         # The tail set of one pool runs beside the fresh pool of the next.
-        beside = again.reshape(-1, n).take(order.take(np.arange(-1, pools - 1), axis=0), axis=0)
-        self._pools[m] = _Pools(latest, latest.sum(axis=0) * (self.slow_bulk / pools), beside)
+        before = order.take(np.arange(-1, pools - 1), axis=0)
+        beside = again.reshape(-1, n).take(before, axis=0)
+        late, risk, hits = latest[:, 0], None, None
+        mean = latest.sum(axis=0) * (self.slow_bulk / pools)
+        if runaways is not None:
+            late = late + self._outlasting(self._longest)
+            latest, risk = cut_around(latest, number_of_runaways(self._runaway_groups, groups))
+            mean = (latest.sum(axis=0) * (1.0 - risk) + late.sum() * risk) * (self.slow_bulk / pools)
+            hits = np.cumsum(-n * np.log1p(-np.minimum(runaways.rate, 0.999)).take(before), axis=1)
+        self._pools[m] = _Pools(latest, late, risk, mean, beside, hits)
         return self._pools[m]
+
+    @property
+    def _first(self) -> tuple[int, ...]:
+        return self.scenarios.first.shape
+
+    @cached_property
+    def _longest(self) -> Floats:
+        return np.asarray(self.scenarios.first.max(axis=(1, 2)))
+
+    @cached_property
+    def _runaway_groups(self) -> float:
+        """Expected groups with a runaway in one of the scenarios."""
+        runaways = self.scenarios.runaways
+        assert runaways is not None
+        return float((1.0 - (1.0 - runaways.rate) ** self._first[2]).sum(axis=1).mean())
 
     @cached_property
     def _numbered(self) -> NDArray[np.int64]:
-        return _numbered(self.scenarios.first)
+        return numbered(self.scenarios.first)
 
     def _tau(self, size: int, weight: float) -> Floats:
         """tau of 0, 1, ..., ``size`` requests that each stand for ``weight``, [size + 1]."""
-        return self._whole_tau[: size + 1] if weight == 1.0 else _tau(self.curve, size, weight)
+        return self._whole_tau[: size + 1] if weight == 1.0 else tau_up_to(self.curve, size, weight)
 
     @cached_property
     def _whole_tau(self) -> Floats:
-        return _tau(self.curve, self.scenarios.first[0].size)
+        return tau_up_to(self.curve, self.scenarios.first[0].size)
 
     @cached_property
     def _unit(self) -> int:
@@ -258,76 +314,6 @@ class Predictor:
     def _in_miniature(self, q: int) -> int:
         groups = self.scenarios.first.shape[1]
         return q if groups == self.n_groups else min(groups - 1, round(q * groups / self.n_groups))
-
-
-def pool_ends(
-    lengths: Floats, lanes: int, placement: Granularity, curve: DecodeCurve, weight: float = 1.0
-) -> tuple[Floats, Floats]:
-    """Seconds until the groups of a pool are complete, [S, G], and until its replicas are done, [S, lanes].
-
-    Args:
-        lengths: tokens, [S, G, n], groups in the order they are dealt round robin.
-        lanes: replicas of the pool.
-        weight: requests that each one here stands for.
-    """
-    return _ends(_numbered(lengths), lanes, placement, lambda size: _tau(curve, size, weight))
-
-
-def _tau(curve: DecodeCurve, size: int, weight: float = 1.0) -> Floats:
-    return curve(weight * np.arange(size + 1, dtype=np.float64))
-
-
-def _numbered(lengths: Floats) -> NDArray[np.int64]:
-    """Lengths with the number of the response in their last bits: to sort these takes a third of an `argsort`.
-
-    The order of floats that are not negative is that of their bits. Eleven digits of a length remain, all of a whole
-    number.
-    """
-    # A pool's first responses come first, then the second ones: that makes the maxima over a group's responses fast.
-    pools, groups, n = lengths.shape
-    number = np.arange(lengths.size).reshape(pools, n, groups).transpose(0, 2, 1)
-    return np.asarray(lengths, dtype=np.float64).view(np.int64) & ~_number_bits(lengths.size) | number
-
-
-def _number_bits(responses: int) -> int:
-    """The bits for the number of a response; ``responses`` itself stands for none."""
-    return (1 << responses.bit_length()) - 1
-
-
-def _ends(
-    numbered: NDArray[np.int64], lanes: int, placement: Granularity, tau: Callable[[int], Floats]
-) -> tuple[Floats, Floats]:
-    """`pool_ends` of numbered lengths; ``tau`` up to a batch size, [size + 1] seconds per token."""
-    pools, groups, n = numbered.shape
-    bits = _number_bits(numbered.size)
-    dealt = _dealt(numbered, lanes, placement, numbered.size)
-    dealt.sort(axis=2)
-    number = (dealt & bits).ravel()
-    dealt &= ~bits
-    lengths = dealt.view(np.float64)
-    times = np.empty_like(lengths)
-    np.subtract(lengths.ravel()[1:], lengths.ravel()[:-1], out=times.ravel()[1:])
-    times[:, :, 0] = lengths[:, :, 0]
-    times *= tau(times.shape[2])[:0:-1]  # from all requests down to one
-    np.cumsum(times, axis=2, out=times)
-    finish = np.empty(numbered.size + 1)
-    finish[number] = times.ravel()
-    return finish[:-1].reshape(pools, n, groups).max(axis=1), times[:, :, -1]
-
-
-def _dealt(values: NDArray[Any], lanes: int, placement: Granularity, empty: int = 0) -> NDArray[Any]:
-    """A copy of values [S, G, n] by replica, [S, lanes, most on a replica]; ``empty`` fills the places left over."""
-    pools, groups, n = values.shape
-    unit = n if placement == "group" else 1
-    rows = -(-groups * n // (lanes * unit))
-    places = rows * lanes * unit
-    if places > groups * n:
-        padded = np.empty((pools, places), dtype=values.dtype)
-        padded[:, : groups * n] = values.reshape(pools, -1)
-        padded[:, groups * n :] = empty
-        values = padded
-    by_replica = values.reshape(pools, rows, lanes, unit).transpose(0, 2, 1, 3)
-    return np.array(by_replica, order="C").reshape(pools, lanes, rows * unit)
 
 
 def _mean(values: Floats) -> float:

@@ -4,8 +4,10 @@ The history of a split knows little of responses that run away: in the bulk pool
 rare. So every response is counted in bins of its ratio to its prompt's level, as reaching a bin and as ending in it (a
 life table), and old counts fade slowly. Their ratio, which is all that is used, fades not at all.
 
-Invariants: memory of two short arrays; a right-censored response counts as reaching the bins before the one it was cut
-in, and as ending nowhere; plain JSON state.
+A cut response counts half for the bin it was cut in, as actuaries count: with none there, those that end before the
+cut weigh too much, and half as many responses seem to run away as do.
+
+Invariants: memory of two short arrays; a right-censored response ends nowhere; plain JSON state.
 """
 
 from __future__ import annotations
@@ -36,21 +38,39 @@ class Survival:
         """Count a step's responses, flat arrays [K]."""
         bins = _bin(ratios)
         ended = np.bincount(bins[complete], minlength=BINS)
-        until = ended + np.bincount(np.maximum(bins[~complete] - 1, 0), minlength=BINS)
+        cut = np.bincount(bins[~complete], minlength=BINS)
         self._ended = KEEP * self._ended + ended
-        self._reached = KEEP * self._reached + np.cumsum(until[::-1])[::-1]
+        self._reached = KEEP * self._reached + np.cumsum((ended + cut)[::-1])[::-1] - 0.5 * cut
 
     def beyond(self, ratios: Floats, rng: np.random.Generator) -> Floats:
         """Final ratios given that they exceed these, [K] each; the same again if nothing is known of so high ones."""
-        known = self._reached > LEAST_COUNT
-        hazard = np.where(known, self._ended / np.where(known, self._reached, 1.0), 0.0)
-        survival = np.concatenate(([1.0], np.cumprod(1.0 - np.clip(hazard, 0.0, 1.0))))  # at the lower edge of a bin
-        start = _bin(ratios)
+        survival, start = self._survival(), _bin(ratios)
         # It ends in the first bin at whose upper edge survival is down to a random part of that at the start.
         end = np.searchsorted(-survival, -rng.random(ratios.size) * survival[start], side="left") - 1
         seen = np.flatnonzero(self._ended > LEAST_COUNT)
         end = np.maximum(start, np.minimum(end, int(seen[-1]) if seen.size else 0))
         return np.asarray(np.maximum(ratios, 2.0 ** (LOWEST + (end + rng.random(ratios.size)) / PER_OCTAVE)))
+
+    def reaching(self, ratios: Floats) -> Floats:
+        """Chance of a response to reach these ratios, of their shape."""
+        return np.asarray(self._survival()[_bin(ratios)])
+
+    def mean_beyond(self, tokens: float, level: float, longest: float) -> float:
+        """Mean length of responses longer than ``tokens``, by a prompt's level; none is longer than ``longest``."""
+        survival = self._survival()
+        lengths = np.clip(level * 2.0 ** (LOWEST + (np.arange(BINS) + 0.5) / PER_OCTAVE), tokens, longest)
+        start = int(_bin(np.array([tokens / level]))[0])
+        # Who outlives all that is known is taken to be as long as any.
+        ending = np.append(survival[start:-1] - survival[start + 1 :], survival[-1])
+        if not ending.sum():
+            return longest
+        return float(ending @ np.append(lengths[start:], longest) / ending.sum())
+
+    def _survival(self) -> Floats:
+        """Chance to reach the lower edge of each bin, and to outlive the last, [BINS + 1]."""
+        known = self._reached > LEAST_COUNT
+        hazard = np.where(known, self._ended / np.where(known, self._reached, 1.0), 0.0)
+        return np.concatenate(([1.0], np.cumprod(1.0 - np.clip(hazard, 0.0, 1.0))))
 
     def state_dict(self) -> dict[str, Any]:
         return {"ended": self._ended.tolist(), "reached": self._reached.tolist()}

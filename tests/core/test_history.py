@@ -40,7 +40,8 @@ def test_a_cut_group_is_completed_by_its_second_run():
     fresh = [group(i, (100 + i, 110, 90)) for i in range(3)] + [group(3, (80, 500, 400), complete=(True, False, False))]
     observe(history, 1, fresh)
     observe(history, 2, [group(3, (900, 800, 1000), route="tail"), *(group(i, (100, 110, 90)) for i in range(4, 8))])
-    first, again = (values[0].tolist() for values in history.scenarios(1, 2))
+    found = history.scenarios(1, 2)
+    first, again = found.first[0].tolist(), found.again[0].tolist()
     assert first[::-1][:3] == [[100, 110, 90], [101, 110, 90], [102, 110, 90]]  # newest first
     assert again[0] == [900, 800, 1000]  # measured, not drawn
     assert first[0][0] == 80  # was complete

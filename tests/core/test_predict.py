@@ -7,7 +7,8 @@ from tailsieve_verl.core.decode import DecodeCurve, replica_times
 from tailsieve_verl.core.history import Scenarios
 from tailsieve_verl.core.outer import best_split, candidates, marginal_capacity
 from tailsieve_verl.core.placement import UniformGroup, VerlDefault
-from tailsieve_verl.core.predict import Predictor, pool_ends
+from tailsieve_verl.core.pool_ends import pool_ends
+from tailsieve_verl.core.predict import Predictor
 
 from .closed_loop import DENSE
 
