@@ -50,17 +50,19 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cpu-comparison.md"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=12, help="training steps a run (default: 12)")
-    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--policies", nargs="*", default=list(POLICIES), choices=list(POLICIES))
+    parser.add_argument("--steps", type=int, help="training steps a run (default: 12, quick 3)")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS))
+    parser.add_argument("--policies", nargs="+", choices=list(POLICIES))
     parser.add_argument("--frozen", action="store_true", help="learning rate 0: every policy serves the same model")
     parser.add_argument("--fresh", action="store_true", help="run again what is there already")
     parser.add_argument("--quick", action="store_true", help="check that everything works, with a tiny random model")
     parser.add_argument("--page", type=Path, default=PAGE, help=f"the page to write (default: docs/{PAGE.name})")
     args = parser.parse_args()
-    if args.quick:
-        args.steps, args.tasks, args.policies = 3, ["counting"], ["uniform", "tailsieve"]
-        args.page = CACHE / "runs" / "quick" / PAGE.name if args.page == PAGE else args.page
+    args.steps = args.steps or (3 if args.quick else 12)
+    args.tasks = args.tasks or (["counting"] if args.quick else list(TASKS))
+    args.policies = args.policies or (["uniform", "tailsieve"] if args.quick else list(POLICIES))
+    if args.quick and args.page == PAGE:
+        args.page = CACHE / "runs" / "quick" / PAGE.name
     command = " ".join(["python", "examples/cpu_demo/compare.py", *sys.argv[1:]])
     failed = []
     for task in args.tasks:
