@@ -81,7 +81,7 @@ def main() -> int:
         return 1
     print(f"compare: written to {args.page}")
     if failed:
-        print(f"compare: failed, and left out: {', '.join(failed)}", file=sys.stderr)
+        print(f"compare: failed, and compared as far as they went: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
