@@ -119,9 +119,15 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", str(value).lower() if isinstance(value, bool) else value
 
 
+def cell(text: str) -> str:
+    """Text as a table's cell: what Markdown would read as its own is escaped, outside of code."""
+    parts = text.replace("|", "\\|").split("`")
+    parts[::2] = [re.sub(r"([_*])", r"\\\1", part).replace("<", "&lt;") for part in parts[::2]]
+    return "`".join(parts).replace("&lt;br>", "<br>")
+
+
 def render() -> str:
     """The whole page."""
-    cell = lambda text: text.replace("|", "\\|")  # noqa: E731
     lines = [
         "# Configuration",
         "",

@@ -73,7 +73,7 @@ def lanes(axes: Axes, placed: dict[int, list[tuple[str, int]]], cut_s: float | N
             is_cut = cut_s is not None and not tail and group in example.numbers()["cut"]
             stop = min(end, cut_s) if is_cut and cut_s is not None else end
             axes.barh(height, stop, height=0.8, color=CUT if is_cut else TAIL if tail else BULK)
-            axes.text(0.15, height, group, va="center", fontsize=8)
+            axes.text(0.15, height, group, va="center", fontsize=8, color="white" if tail else "black")
             height += 1
         ticks.append(((first + height - 1) / 2, f"replica {replica}"))
         axes.axhline(height - 0.1, color="#DDDDDD", linewidth=0.8)
@@ -104,7 +104,7 @@ def lifecycle() -> None:
         ("trainer", "trainer", "checkpoint", ""),
         ("trainer", "replicas", "weights", ""),
     ]
-    figure, axes = plt.subplots(figsize=(10.5, 7.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 7.4), layout="constrained")
     for name in who:
         axes.plot([x[name]] * 2, [0.4, -len(talk) - 0.3], color="#BBBBBB", linewidth=1, zorder=0)
         axes.text(x[name], 0.75, name, ha="center", va="bottom", fontweight="bold")
@@ -134,7 +134,7 @@ def lifecycle() -> None:
             fontsize=9,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
-    axes.set_xlim(-0.7, len(who) - 0.3)
+    axes.set_xlim(-0.4, len(who) - 0.6)
     axes.axis("off")
     save(figure, "lifecycle.svg")
 
