@@ -151,6 +151,7 @@ def make_eagle3(target: str | Path, out: str | Path, *, sharpness: float = 0.25)
         "midlayer.self_attn.v_proj.weight": torch.cat([eye, torch.zeros(hidden, hidden)], dim=1),  # embedding, state
         "midlayer.self_attn.v_proj.bias": torch.zeros(hidden),
         "midlayer.self_attn.o_proj.weight": eye,
+        "midlayer.self_attn.o_proj.bias": torch.zeros(hidden),
     }
     for name in ("q_proj", "k_proj"):  # constant: the rotary embedding alone tells positions apart
         weights[f"midlayer.self_attn.{name}.weight"] = torch.zeros(hidden, 2 * hidden)
