@@ -102,11 +102,13 @@ def _check_command(
         package = command.module.partition(".")[0]
         if (folder := machine.package_folder(package)) is not None:
             folders[package] = folder
-    if not command.asks_for_tailsieve:
-        section.warning("it does not ask for TailSieve; examined as if it did.", "append +tailsieve=default")
-        command = command.with_preset()
+    source = Source(folders)
     try:
-        config = compose(command, Source(folders))
+        config = compose(command, source)
+        # A preset may come from a configuration of the user's own as well as from the command line.
+        if OmegaConf.select(config, PREFIX) is None and not command.asks_for_tailsieve:
+            section.warning("it does not ask for TailSieve; examined as if it did.", "append +tailsieve=default")
+            config = compose(command.with_preset(), source)
     except CommandError as error:
         section.error(_sentence(error))
         return None, None

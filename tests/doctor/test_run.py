@@ -153,3 +153,13 @@ def test_exit_status_is_that_of_the_worst():
     assert Report(()).exit_status == 0
     for status, code in (("ok", 0), ("note", 0), ("warning", 1), ("error", 2)):
         assert Report((Finding("s", "ok", "t"), Finding("s", status, "t"))).exit_status == code
+
+
+def test_a_preset_of_a_configuration_of_one_s_own(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/run.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - /tailsieve@_global_: fixed\n  - _self_\ntrainer:\n  nnodes: 2\n"
+    )
+    found = diagnose([*RUN.command(), "--config-dir", str(tmp_path), "+mine=run"], FakeMachine(), with_import=False)
+    assert found.of("warning") == []
+    assert any("starts with (q, m) = (8, 4)" in f.text for f in found.findings), found.findings
