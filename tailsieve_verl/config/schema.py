@@ -167,7 +167,12 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
         return policy
     if config.policy == "controller" and replicas > 1 and n_groups > 1:
         controller = Controller(
-            ControllerConfig(q, m, **{name: getattr(config, name) for name in CONTROLLER_SETTINGS}),
+            ControllerConfig(
+                q,
+                m,
+                most_m=config.speculation.deep_band(config.m, replicas),
+                **{name: getattr(config, name) for name in CONTROLLER_SETTINGS},
+            ),
             n_groups,
             replicas,
             tail_placement=context.tail_placement,

@@ -60,6 +60,18 @@ class SpeculationConfig:
         """Whether the drafter has weights that a sleeping engine must not lose."""
         return self.enabled and self.method != "ngram"
 
+    def deep_band(self, m: int | None, replicas: int) -> int | None:
+        """Replicas at the top ranks that are launched with the tail route's depth, and so the most that the tail pool
+        may have; ``None`` where depths follow a replica's pool, or are the same on both routes.
+
+        Args:
+            m: replicas of the tail pool to start with; without one the band is half of the replicas.
+            replicas: R.
+        """
+        if not self.enabled or self.control != "launch" or self.bulk == self.tail:
+            return None
+        return m or max(1, replicas // 2)
+
 
 def parse_speculation(raw: Mapping[str, Any] | None) -> SpeculationConfig:
     """Check a plain mapping and fill in defaults.

@@ -12,7 +12,7 @@
 Until the decode curve is trusted there is no prediction, and the inner loop works alone.
 
 Invariants
-    * (q, m) is (0, 0) or 1 <= q <= N/2, 1 <= m < R (a configured start may have a larger q).
+    * (q, m) is (0, 0) or 1 <= q <= N/2, 1 <= m < R, m <= most_m (a configured start may have a larger q).
     * A decision moves at most one replica, except to (0, 0) and from it.
     * While it is held to a split (`hold_to`) nothing moves what is held, the guard included.
     * Only a settled step changes the split, except by the guard.
@@ -87,7 +87,9 @@ class Controller:
         self.config = config
         self.context = PolicyContext(n_groups, replicas, tail_placement, bulk_placement)
         self.q, self.m = config.q, config.m
-        self.evidence = Evidence(n_groups, replicas, tail_placement, bulk_placement, curve)
+        if config.most_m is not None and config.m > config.most_m:
+            raise ValueError(f"m={config.m} must be at most {config.most_m}, the replicas that can be in the tail pool")
+        self.evidence = Evidence(n_groups, replicas, tail_placement, bulk_placement, curve, config.most_m)
         self.ignored = 0
         self._loop = BalanceLoop(n_groups)
         self._hold = 0
@@ -123,6 +125,9 @@ class Controller:
             self.ignored += 1
             self._expected = None
             return self._report(Decision(plan.step, self.q, self.m, False, False, trouble))
+        if self.evidence.note_depths(observation):  # rates and excess were measured under other draft depths
+            self._loop.restart()
+            self._excess = []
         hiccup = self.evidence.take_in(observation)
         predictor = self.evidence.predictor(plan.step + 1)
         decision = self._decide(self._facts(observation, predictor, hiccup), predictor, observation, held)
@@ -201,7 +206,7 @@ class Controller:
         doubt = self.config.noise_margin * error * present.mean_s / uniform.mean_s
         known = self.evidence.history.groups > 0
         if excess - doubt > (config.guard_excess if known else max(config.guard_excess, FIRST_EXCESS)):
-            options = [predictor.best_q(m) for m in (self.m - 1, self.m, self.m + 1) if 1 <= m < predictor.replicas]
+            options = [predictor.best_q(m) for m in (self.m - 1, self.m, self.m + 1) if 1 <= m <= predictor.largest_m]
             best = min(options, key=lambda p: p.mean_s)
             if not self._worth(best, uniform, config.enter_gain):
                 best = uniform  # the safe way out of a split that is not known well

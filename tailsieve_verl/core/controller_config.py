@@ -22,6 +22,7 @@ class ControllerConfig:
         guard_excess: share by which a split may be worse than uniform before the guard acts.
         noise_margin: standard errors of the predicted gain that are asked for on top.
         switch_limit: changes of the split allowed in 100 steps.
+        most_m: replicas that can be in the tail pool, for engines launched in bands of draft depths; ``None``: all.
     """
 
     q: int = 0
@@ -37,6 +38,7 @@ class ControllerConfig:
     guard_excess: float = 0.10
     noise_margin: float = 1.0
     switch_limit: int = 10
+    most_m: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("inner_gain", "outer_gain", "enter_gain", "guard_excess", "noise_margin"):
@@ -45,3 +47,5 @@ class ControllerConfig:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
         if self.switch_limit < 1:
             raise ValueError(f"switch_limit must be at least 1, got {self.switch_limit}")
+        if self.most_m is not None and self.most_m < 1:
+            raise ValueError(f"most_m must be at least 1, got {self.most_m}")

@@ -1,6 +1,6 @@
 """What a controller knows: decode curve, response-work history and slowness of each pool; no verdicts.
 
-    step's records -> curve (unless one is given), history, measured over expected time of each pool
+    step's records -> curve of each pool (unless one is given), history, measured over expected time of each pool
     known          -> a `Predictor` for the next step, or None while too little is known
 
 Invariants: bounded memory; the same observations give the same predictions; plain JSON state.
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tailsieve_verl.core.bounds import HOST_WEIGHTS
 from tailsieve_verl.core.decode import DecodeCurve
+from tailsieve_verl.core.depth_taus import DepthTaus
 from tailsieve_verl.core.history import WorkHistory
 from tailsieve_verl.core.online_tau import OnlineTau
 from tailsieve_verl.core.plan import Granularity, StepObservation
@@ -37,7 +38,8 @@ class Evidence:
     Args:
         n_groups, replicas: N and R.
         tail_placement, bulk_placement: how the pools deal their work.
-        curve: a measured decode curve; without one it is learned.
+        curve: a measured decode curve; without one it is learned, one for each table of draft depths.
+        most_m: replicas that can be in the tail pool; all but one if ``None``.
     """
 
     def __init__(
@@ -47,14 +49,20 @@ class Evidence:
         tail_placement: Granularity,
         bulk_placement: Granularity,
         curve: DecodeCurve | None,
+        most_m: int | None = None,
     ) -> None:
         self.n_groups, self.replicas = n_groups, replicas
         self.tail_placement, self.bulk_placement = tail_placement, bulk_placement
-        self.tau = OnlineTau()
+        self.taus = DepthTaus()
         self.history = WorkHistory(n_groups)
-        self._given = curve
+        self._given, self.most_m = curve, most_m
         self._slow = {"tail": 0.0, "bulk": 0.0}  # log of measured over expected time
         self._slow_steps = {"tail": 0, "bulk": 0}
+
+    @property
+    def tau(self) -> OnlineTau:
+        """What completions in the bulk pool have taught."""
+        return self.taus.tau
 
     @property
     def confidence(self) -> float:
@@ -63,13 +71,23 @@ class Evidence:
 
     @property
     def curve(self) -> DecodeCurve | None:
-        """The curve to predict with; ``None`` until it is trusted."""
-        return self._given or (self.tau.curve if self.tau.trusted else None)
+        """The bulk pool's curve, and uniform routing's; ``None`` until it is trusted."""
+        return self._given or self.taus.curve()
+
+    def note_depths(self, observation: StepObservation) -> bool:
+        """Take note of the draft depths in force, before `take_in`; whether they differ from those before.
+
+        What was measured of a pool under another table than now is void: its slowness.
+        """
+        changed = self.taus.note(observation)
+        for pool in changed:
+            self._slow[pool], self._slow_steps[pool] = 0.0, 0
+        return bool(changed)
 
     def take_in(self, observation: StepObservation) -> float:
         """Learn from a step; returns the log of how slow it ran, by the curve as it was known before."""
         table = session_table(observation.groups)
-        replica, tokens, slow = self.tau.observe(table, self._given)
+        replica, tokens, slow = self.taus.observe(table, observation.depths, self._given)
         hiccup = 0.0
         if tokens.size:
             logs = np.log(slow)
@@ -98,11 +116,13 @@ class Evidence:
             self.bulk_placement,
             slow_tail=math.exp(self._slow["tail"]),
             slow_bulk=math.exp(self._slow["bulk"]),
+            tail_curve=None if self._given or self.taus.alike else self.taus.curve(tail=True),
+            most_m=self.most_m,
         )
 
     def lower_bound(self, observation: StepObservation) -> float | None:
         """Seconds that no placement of the batch's responses could beat: valid for all, close for the longest ones."""
-        curve = self._given or self.tau.curve
+        curve = self._given or self.tau.curve  # also if it is not trusted yet
         trained = [g.tokens for g in observation.groups if g.status == "trained"]
         if curve is None or not trained:
             return None
@@ -110,14 +130,14 @@ class Evidence:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "tau": self.tau.state_dict(),
+            "tau": self.taus.state_dict(),
             "history": self.history.state_dict(),
             "slow": dict(self._slow),
             "slow_steps": dict(self._slow_steps),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tau.load_state_dict(state["tau"])
+        self.taus.load_state_dict(state["tau"])
         self.history.load_state_dict(state["history"])
         self._slow, self._slow_steps = dict(state["slow"]), dict(state["slow_steps"])
 

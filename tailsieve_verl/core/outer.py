@@ -35,7 +35,7 @@ def candidates(
             leave: a single tail group on a single replica is a frequent one.
     """
     deadline = present.mean_s
-    low, high = max(1, present.m - RADIUS), min(predictor.replicas - 1, present.m + RADIUS)
+    low, high = max(1, present.m - RADIUS), min(predictor.largest_m, present.m + RADIUS)
     splits = list(range(low, high + 1))
     if far:
         best = best_split(predictor, present.m)
@@ -62,11 +62,11 @@ def best_split(predictor: Predictor, near: int = 1) -> Prediction | None:
     Args:
         near: an m that is likely to be good. It saves time, because others are dropped once they are surely worse.
     """
-    most = predictor.replicas - 1
+    most = predictor.largest_m
     if most < 1 or predictor.n_groups < 2:
         return None
     if most <= EVERY_M_UP_TO:
-        best = predictor.best_q(near)
+        best = predictor.best_q(min(near, most))
         for m in sorted(range(1, most + 1), key=lambda m: abs(m - near)):
             if not predictor.slower(m, best.mean_s):
                 best = min(best, predictor.best_q(m), key=lambda p: p.mean_s)

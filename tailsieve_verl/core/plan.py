@@ -118,7 +118,8 @@ class StepObservation:
 
     ``t_tail_s`` and ``t_bulk_s`` are the times of the last tail completion and of the last needed bulk completion
     after the step was opened (``None`` for an empty pool). ``abort_s`` is what the abort added after both were done,
-    ``dispatch_us`` the mean time of a routing decision in microseconds.
+    ``dispatch_us`` the mean time of a routing decision in microseconds. ``depths`` names the table of draft depths that
+    each replica followed, [R]; empty where all followed the same, or none.
     """
 
     plan: StepPlan
@@ -130,6 +131,7 @@ class StepObservation:
     failed: int = 0
     retried: int = 0
     dispatch_us: float = 0.0
+    depths: tuple[str, ...] = ()
 
     @property
     def generation_s(self) -> float:

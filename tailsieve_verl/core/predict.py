@@ -98,10 +98,12 @@ class Predictor:
 
     Attributes:
         scenarios: pools of the history.
-        curve: seconds per token by batch size.
+        curve: seconds per token by batch size, of the bulk pool and under uniform routing.
         n_groups, replicas: N and R.
         tail_placement, bulk_placement: how the pools deal their work.
         slow_tail, slow_bulk: measured over predicted time of each pool, as a factor.
+        tail_curve: of the tail pool, if it drafts otherwise.
+        most_m: most replicas that may be in the tail pool; R - 1 if left out.
     """
 
     scenarios: Scenarios
@@ -112,6 +114,8 @@ class Predictor:
     bulk_placement: Granularity = "request"
     slow_tail: float = 1.0
     slow_bulk: float = 1.0
+    tail_curve: DecodeCurve | None = None
+    most_m: int | None = None
     _pools: dict[int, _Pools] = field(default_factory=dict)
     _tails: dict[tuple[int, int], tuple[PoolTime, float]] = field(default_factory=dict)
     _splits: dict[tuple[int, int], Prediction] = field(default_factory=dict)
@@ -126,7 +130,9 @@ class Predictor:
             if self.scenarios.runaways is not None:
                 risk = np.full(usual.shape, -math.expm1(-self._runaway_groups * self.n_groups / self._first[1]))
             pool = PoolTime(usual, usual + self._outlasting(self._longest), risk)
-            self._splits[0, 0] = Prediction(0, 0, pool.expected * math.sqrt(self.slow_tail * self.slow_bulk))
+            # With the same curve both pools tell how slow the replicas are; under uniform routing all draft as in bulk.
+            slow = math.sqrt(self.slow_tail * self.slow_bulk) if self.tail_curve is None else self.slow_bulk
+            self._splits[0, 0] = Prediction(0, 0, pool.expected * slow)
         return self._splits[0, 0]
 
     def split(self, q: int, m: int) -> Prediction:
@@ -222,27 +228,34 @@ class Predictor:
             return self._tails[q, m]
         under, groups = self._under(m), max(1, self._in_miniature(q))
         last = under.again[:, :groups]
-        usual = self._until_done(last, q, m, self.tail_placement) * self.slow_tail
+        usual = self._until_done(last, q, m, self.tail_placement, self.tail_curve) * self.slow_tail
         tail = PoolTime(usual, usual)
         if under.hits is not None:
-            late = usual + self._outlasting(last.max(axis=(1, 2))) * self.slow_tail
+            late = usual + self._outlasting(last.max(axis=(1, 2)), self.tail_curve) * self.slow_tail
             tail = PoolTime(usual, late, -np.expm1(-under.hits[:, groups - 1] * (q / groups)))
         self._tails[q, m] = tail, _mean(tail.expected)
         return self._tails[q, m]
 
-    def _outlasting(self, longest: Floats) -> Floats:
+    def _outlasting(self, longest: Floats, curve: DecodeCurve | None = None) -> Floats:
         """Seconds that a runaway decodes alone after everything else of such a length at most, [S]."""
         runaways = self.scenarios.runaways
         if runaways is None:
             return np.zeros_like(longest)
-        return np.asarray(np.maximum(0.0, runaways.tokens - longest) * float(self.curve(1.0)))
+        return np.asarray(np.maximum(0.0, runaways.tokens - longest) * (curve or self.curve)(1.0))
 
-    def _until_done(self, lengths: Floats, groups: int, replicas: int, placement: Granularity) -> Floats:
+    def _until_done(
+        self,
+        lengths: Floats,
+        groups: int,
+        replicas: int,
+        placement: Granularity,
+        curve: DecodeCurve | None = None,
+    ) -> Floats:
         """Seconds until so many groups on so many replicas are all done, [S]; ``lengths`` are theirs or a sample."""
         lanes = self._lanes(replicas)
         work = dealt_out(lengths, lanes, placement)
         work.sort(axis=2)
-        tau = self._tau(work.shape[2], (groups / replicas) / (lengths.shape[1] / lanes))
+        tau = self._tau(work.shape[2], (groups / replicas) / (lengths.shape[1] / lanes), curve)
         ends = work @ (tau[1:] - tau[:-1])[::-1]  # what each request adds, the shortest first
         return np.asarray(ends.max(axis=1) * _missing_maximum(ends, replicas))
 
@@ -298,13 +311,25 @@ class Predictor:
     def _numbered(self) -> NDArray[np.int64]:
         return numbered(self.scenarios.first)
 
-    def _tau(self, size: int, weight: float) -> Floats:
+    @property
+    def largest_m(self) -> int:
+        """Most replicas that the tail pool may have."""
+        return self.replicas - 1 if self.most_m is None else min(self.most_m, self.replicas - 1)
+
+    def _tau(self, size: int, weight: float, curve: DecodeCurve | None = None) -> Floats:
         """tau of 0, 1, ..., ``size`` requests that each stand for ``weight``, [size + 1]."""
+        if curve is not None:
+            return (self._whole_tail if weight == 1.0 else tau_up_to(curve, size, weight))[: size + 1]
         return self._whole_tau[: size + 1] if weight == 1.0 else tau_up_to(self.curve, size, weight)
 
     @cached_property
     def _whole_tau(self) -> Floats:
         return tau_up_to(self.curve, self.scenarios.first[0].size)
+
+    @cached_property
+    def _whole_tail(self) -> Floats:
+        assert self.tail_curve is not None
+        return tau_up_to(self.tail_curve, self.scenarios.first[0].size)
 
     @cached_property
     def _unit(self) -> int:

@@ -83,11 +83,13 @@ class DepthControl:
 
     Args:
         max_num_seqs: largest running batch of an engine.
+        deep_band: replicas at the top ranks launched with the tail route's depth (`SpeculationConfig.deep_band`).
     """
 
     config: SpeculationConfig
     port: DraftPort
     max_num_seqs: int
+    deep_band: int | None = None
     tables: dict[str, DepthTable] = field(default_factory=dict)
     watches: dict[str, AcceptanceWatch] = field(default_factory=lambda: {r: AcceptanceWatch() for r in ROUTES})
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the last step, by replica
@@ -120,6 +122,11 @@ class DepthControl:
                     f"rollout replica {rank} drafts by {list(table)[:8]}... after it was told {changed[rank][:8]}..."
                 )
         self._in_force.update(changed)
+
+    def in_force(self, plan: StepPlan) -> tuple[str, ...]:
+        """Name of the table that each replica follows in a step, [R]: what the controller tells their curves by."""
+        deep = plan.m if self.deep_band is None else self.deep_band
+        return (str(self.tables["bulk"]),) * (plan.replicas - deep) + (str(self.tables["tail"]),) * deep
 
     def collect(self, plan: StepPlan) -> dict[str, float]:
         """Metrics of the step that ended; raises alarms and moves tables that are ``auto``."""

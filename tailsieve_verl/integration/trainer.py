@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,8 +109,7 @@ class TailSieveTrainer(PPOTrainerSync):
     def _configure_speculation(self, replicas: int) -> None:
         """Add what the engines need to be launched with."""
         spec = self.settings.speculation
-        m = max(1, replicas // 2) if self.settings.m is None else self.settings.m
-        settings = speculation.launch_settings(spec, replicas, m)
+        settings = speculation.launch_settings(spec, replicas, spec.deep_band(self.settings.m, replicas) or 0)
         if settings:
             with open_dict(self.config):
                 rollout = self.config.actor_rollout_ref.rollout
@@ -178,7 +178,8 @@ class TailSieveTrainer(PPOTrainerSync):
         spec = settings.speculation
         if spec.enabled:
             seats = int(self.config.actor_rollout_ref.rollout.max_num_seqs)
-            self.depths = speculation.DepthControl(spec, self.replica_port, seats)
+            band = spec.deep_band(self.settings.m, self.policy.context.replicas)
+            self.depths = speculation.DepthControl(spec, self.replica_port, seats, band)
         try:
             super().fit(agent_loop_manager)
         except BaseException as error:
@@ -276,6 +277,8 @@ class TailSieveTrainer(PPOTrainerSync):
         assert self._step is not None
         start = time.monotonic()
         observation = self.runner.observation(self._step)
+        if self.depths is not None:
+            observation = replace(observation, depths=self.depths.in_force(observation.plan))
         self.runner.close(self._step, observation)
         in_hooks = -self.callbacks.seconds
         self.callbacks.emit("on_step_observed", observation)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailsieve_verl.config.schema import TailSieveConfigError, parse
+from tailsieve_verl.config.schema import TailSieveConfigError, build_policy, parse
 from tailsieve_verl.config.speculation import SpeculationConfig, parse_speculation
 from tailsieve_verl.core.speculation import DepthTable
 
@@ -66,3 +66,19 @@ def test_wrong_settings_are_named(raw, message):
 
 def test_a_bare_off_in_yaml_is_off():
     assert parse_speculation({"method": "ngram", "on_alarm": False}).on_alarm == "off"
+
+
+def test_a_tail_pool_stays_within_the_band_that_was_launched_deep():
+    banded = {"method": "mtp", "control": "launch", "depth": {"bulk": 1, "tail": 4}}
+    for raw, m, band in (
+        (banded, None, 4),
+        (banded, 0, 4),
+        (banded, 3, 3),
+        ({**banded, "depth": 2}, 3, None),
+        ({**banded, "control": "runtime"}, 3, None),
+        ({**banded, "method": "none"}, 3, None),
+    ):
+        assert parse_speculation(raw).deep_band(m, 8) == band
+    assert parse_speculation(banded).deep_band(None, 1) == 1
+    policy = build_policy(parse({"speculation": banded}), 64, 8)
+    assert policy.config.most_m == 4

@@ -52,6 +52,15 @@ def plan(q, m, step=2):
     return FixedPolicy(PolicyContext(16, R), q, m).plan(step=step, carried=q)
 
 
+def test_the_controller_is_told_which_replica_follows_which_table():
+    depths, _ = control(depth={"bulk": 1, "tail": {1: 5, 4: 2}})
+    assert depths.in_force(plan(4, 1)) == ("1", "1", "1", "1:5,4:2")
+    assert depths.in_force(plan(0, 0)) == ("1",) * R
+    config = parse_speculation({"method": "ngram", "control": "launch", "depth": {"bulk": 1, "tail": 4}})
+    banded = DepthControl(config, Engines(), SEATS, config.deep_band(None, R))
+    assert banded.in_force(plan(4, 1)) == banded.in_force(plan(0, 0)) == ("1", "1", "4", "4")  # whatever the pools
+
+
 def test_each_replica_gets_its_pool_s_table_and_only_when_it_changes():
     depths, engines = control(depth={"bulk": 1, "tail": {1: 5, 4: 2}})
     depths.apply(plan(4, 1))
