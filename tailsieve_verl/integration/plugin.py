@@ -1,7 +1,8 @@
 """Entry point ``verl.plugins``: verl imports this module in every process, from inside ``import verl``.
 
-It does two things, and neither imports anything heavy: it registers the trainer mode once verl's trainers are imported
-(if they ever are), and it sets the CPU platform up if ``VERL_PLATFORM=cpu`` asks for it.
+It does three things, and none imports anything heavy: it registers the trainer mode once verl's trainers are imported
+(if they ever are), it keeps our warnings from being lost, and it sets the CPU platform up if ``VERL_PLATFORM=cpu`` asks
+for it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+from tailsieve_verl.integration import logs
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ def loaded_by_verl() -> bool:
 
 
 def _install() -> None:
+    logs.configure()
     if not any(isinstance(finder, _AfterTrainers) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterTrainers())
     if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
