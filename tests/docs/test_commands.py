@@ -28,7 +28,8 @@ from .pages import GPU_MARK, ROOT, Command, all_pages, commands
 
 PAGES = all_pages()
 VERL = Source({"verl": Machine().package_folder("verl")})
-#: Too long for here: where each is run instead, by the first words.
+#: Too long for here, by the first words: the test that runs it, or the same code in short; or, for what is run by hand, the
+#: folder that it belongs to.
 RUN_ELSEWHERE = {
     "make setup": ".ci/run",
     "make lint": ".ci/run",
@@ -42,8 +43,13 @@ RUN_ELSEWHERE = {
     "python scripts/docs_example.py": "tests/docs/test_generated.py",
     "python scripts/docs_drawings.py": "tests/docs/test_generated.py",
     "python examples/cpu_demo": "tests/end_to_end/test_run.py",
+    **dict.fromkeys(
+        (f"python examples/{name}" for name in ("custom_placement", "tail_selector", "warmup_pin", "webhook")),
+        "tests/examples/test_callback_examples.py",
+    ),
     "python recipes/paper/offline": "tests/recipes/test_offline.py",
-    "python recipes/fidelity": "tests/replay/test_real_vllm.py",
+    "python recipes/fidelity": "recipes/fidelity/results",
+    "python recipes/speculation": "recipes/speculation",
     "python benchmarks": "benchmarks",
     "python -m pytest": ".ci/run",
     "pytest": ".ci/run",
@@ -184,7 +190,7 @@ def elsewhere(command: Command) -> str | None:
     return next((where for words, where in RUN_ELSEWHERE.items() if text.startswith(words)), None)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/") or page == "README.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_run_or_needs_gpus_or_is_the_reader_s_to_complete(page):
     left = [
         command.text
