@@ -28,8 +28,8 @@ from .pages import GPU_MARK, ROOT, Command, all_pages, commands
 
 PAGES = all_pages()
 VERL = Source({"verl": Machine().package_folder("verl")})
-#: Too long for here, by the first words: the test that runs it, or the same code in short; or, for what is run by hand, the
-#: folder that it belongs to.
+#: Too long for here, by the first words: the test that runs it, or the same code in short; or, for what is run by hand,
+#: the folder that it belongs to.
 RUN_ELSEWHERE = {
     "make setup": ".ci/run",
     "make lint": ".ci/run",

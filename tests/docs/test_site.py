@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from html.parser import HTMLParser
@@ -55,6 +56,8 @@ def test_reading_it_asks_nothing_of_other_servers(site):
         requests.feed(page.read_text(encoding="utf-8"))
         outside = [url for url in requests.found if url and url.startswith(("http:", "https:", "//"))]
         assert outside == [], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet
 
 
 def test_pages_and_pictures_of_the_repository_are_there(site):
