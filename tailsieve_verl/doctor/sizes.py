@@ -91,7 +91,7 @@ def check_sizes(config: DictConfig, settings: TailSieveConfig, gpus_gib: list[fl
     if replicas > 1 and groups > 1 and settings.policy != "uniform_group":
         shown = (q, m) if q else (max(1, groups // 8), max(1, replicas // 2))
         bulk = groups * n / (replicas - shown[1])
-        verb = "starts with" if q else "starts uniform; under"
+        verb = "starts with" if q else "starts uniform; under, say,"
         text += f"; it {verb} (q, m) = {shown}: {shown[0] * n / shown[1]:.4g} a tail replica, {bulk:.4g} a bulk replica"
     section.ok(text)
     seats = int(rollout.get("max_num_seqs") or 0)

@@ -52,8 +52,8 @@ def test_replicas_and_load(base):
     assert ("ok", "16 devices / (TP 2 x DP 1 x PP 1) = 8 replicas (R)") in said
     load = next(text for _, text in said if "responses a step" in text)
     assert load == (
-        "64 groups of 8 = 512 responses a step, 64 a replica under uniform routing; it starts uniform; under (q, m) = "
-        "(8, 4): 16 a tail replica, 128 a bulk replica"
+        "64 groups of 8 = 512 responses a step, 64 a replica under uniform routing; it starts uniform; under, say, "
+        "(q, m) = (8, 4): 16 a tail replica, 128 a bulk replica"
     )
     assert any("max_num_seqs=64 is less than 128" in text for status, text in said if status == "note")
 
