@@ -4,6 +4,7 @@ import itertools
 import json
 from collections import Counter
 
+import pandas as pd
 import pytest
 
 from tailsieve_verl.records.read import read_run, read_steps
@@ -28,10 +29,14 @@ CALLBACKS = (
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     data = write_data(folder / "data", chat_every=16)
+    rows = pd.read_parquet(data / "train.parquet")
+    rows[:-N].to_parquet(data / "train.parquet")
+    rows[-N:].to_parquet(data / "train-warmup.parquet")
     run = Run(
         folder / "out", data, "+tailsieve=fixed", "trainer.v1.tailsieve.q=2", "trainer.v1.tailsieve.m=1",
         f"trainer.v1.tailsieve.schedule={SCHEDULE}", f"trainer.v1.tailsieve.callbacks={CALLBACKS}",
-        "trainer.test_freq=3", steps=STEPS,
+        "trainer.v1.tailsieve.sampling.presence_penalty=1.5", "trainer.v1.tailsieve.sampling.stop=['<END>']",
+        f"trainer.v1.tailsieve.warm_up={data}/train-warmup.parquet", "trainer.test_freq=3", steps=STEPS,
     )  # fmt: skip
     code = run.wait()
     assert code == 0, run.log[-5000:]
@@ -147,6 +152,21 @@ def test_a_session_between_turns_or_on_its_way_is_cut_as_well(steps):
     cut = [(s, g) for s in steps for g in by_status(s, "cut") if kind(g) == "chat"]
     assert any(not all(group["complete"]) for _, group in cut)
     assert all(step["abort_s"] < 2.0 for step, _ in cut)
+
+
+def test_our_sampling_parameters_reach_the_agent_loops(run):
+    given = [
+        json.loads(line.split("[loop] sampling ")[1]) for line in run.log.splitlines() if "[loop] sampling" in line
+    ]
+    penalties = {entry.pop("presence_penalty", None) for entry in given}
+    assert penalties == {1.5, None}  # training, validation
+    assert all(entry["stop"] == ["<END>"] for entry in given)
+
+
+def test_the_warm_up_batch_was_generated_and_not_trained(run, steps):
+    assert len([line for line in run.log.splitlines() if f"[tailsieve] warm-up: {N} groups in" in line]) == 1
+    trained = {int(g["key"].rsplit("/", 1)[1]) for step in steps for g in by_status(step, "trained")}
+    assert not trained & set(range(96 - N, 96))
 
 
 def test_nothing_is_logged_as_an_error(run):
