@@ -33,6 +33,9 @@ TAIL_GROUPS = (0.0, 0.02, 0.04, 0.06, 0.09, 0.125, 0.17, 0.22, 0.28, 0.35, 0.45)
 TAIL_REPLICAS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75)
 #: Steps of a screened split, the first of which are its transition; their stream is far from the judged runs'.
 SCREEN_STEPS, TRANSITION, SCREEN_SEED = 16, 2, 1_000_003
+#: Steps after which the slower splits are given up, and the share that goes on: the optimum is flat, and of splits that
+#: are far from it five steps tell enough.
+FIRST_LOOK, LEADERS = 7, 0.25
 #: First steps of a judged run that are left out: the controller starts without a decode curve.
 SKIP = 4
 
@@ -181,19 +184,37 @@ def ticks(ask: Question) -> int:
 
 
 def best_split(fit: WorkloadFit, machine: Machine, seed: int) -> Split:
-    """The fixed split with the least mean makespan on the dump."""
+    """The fixed split with the least mean makespan on the dump, of those that lead after some steps."""
     q_choices = sorted({min(max(1, round(share * fit.n_groups)), fit.n_groups - 1) for share in TAIL_GROUPS})
     m_choices = sorted({min(max(1, round(share * machine.replicas)), machine.replicas - 1) for share in TAIL_REPLICAS})
-    seconds = {(q, m): _screened(fit, machine, q, m, seed) for q in q_choices for m in m_choices}
-    best = min(seconds, key=lambda split: seconds[split])
-    return Split(*best, _screened(fit, machine, 0, 0, seed) / seconds[best])
+    screens = [_Screen(fit, machine, q, m, seed) for q in q_choices for m in m_choices]
+    for screen in screens:
+        screen.run(FIRST_LOOK)
+    screens = sorted(screens, key=_Screen.seconds)[: math.ceil(len(screens) * LEADERS)]
+    for screen in screens:
+        screen.run(SCREEN_STEPS)
+    best, uniform = min(screens, key=_Screen.seconds), _Screen(fit, machine, 0, 0, seed)
+    uniform.run(SCREEN_STEPS)
+    return Split(best.q, best.m, uniform.seconds() / best.seconds())
 
 
-def _screened(fit: WorkloadFit, machine: Machine, q: int, m: int, seed: int) -> float:
-    policy = FixedPolicy(PolicyContext(fit.n_groups, machine.replicas), q, m)
-    rollout = Rollout(policy, DumpWorkload(fit, seed=seed + SCREEN_SEED), machine, records=False)
-    steps = [rollout.step(number).observation.generation_s for number in range(1, SCREEN_STEPS + 1)]
-    return float(np.mean(steps[TRANSITION:]))
+class _Screen:
+    """A fixed split on the steps that splits are chosen by."""
+
+    def __init__(self, fit: WorkloadFit, machine: Machine, q: int, m: int, seed: int) -> None:
+        self.q, self.m = q, m
+        policy = FixedPolicy(PolicyContext(fit.n_groups, machine.replicas), q, m)
+        self._rollout = Rollout(policy, DumpWorkload(fit, seed=seed + SCREEN_SEED), machine, records=False)
+        self._seconds: list[float] = []
+
+    def run(self, steps: int) -> None:
+        """Go on until so many steps are done."""
+        while len(self._seconds) < steps:
+            self._seconds.append(self._rollout.step(len(self._seconds) + 1).observation.generation_s)
+
+    def seconds(self) -> float:
+        """Mean makespan so far, the transition left out."""
+        return float(np.mean(self._seconds[TRANSITION:]))
 
 
 def _share(fit: WorkloadFit, halves: Sequence[WorkloadFit], *, tail: bool) -> Interval | None:

@@ -44,7 +44,7 @@ def inside(value, interval):
 def test_gain_and_bias_are_within_their_intervals():
     model = LengthModel(prompt_share=0.65)
     fit = drawn_fit(model, steps=4, n_groups=48, n=4, seed=2)
-    found = study_dump(fit, Question(4, COSTS, steps=24, seeds=2, halves=8)).findings
+    found = study_dump(fit, Question(4, COSTS, steps=20, seeds=2, halves=6)).findings
     label = "tailsieve" if found.q is None else f"tailsieve:q={found.q},m={found.m}"
     truth = simulated(model, 48, 4, 4, label, 24, 6)
     assert inside(truth.gain, found.gain)
