@@ -36,7 +36,7 @@ from tailsieve_verl.simulate.policies import parse_policy
 from tailsieve_verl.simulate.rollout import Machine, Rollout
 from tailsieve_verl.simulate.study import interval
 
-POLICIES = ["uniform_group", "verl_default", "paper", "tailsieve", "history", "auto"]
+POLICIES = ["uniform_group", "verl_default", "paper", "tailsieve", "history", "history:history_q=1", "auto"]
 #: Standard deviation of the log of a step's speed.
 NOISE = 0.1
 KEYS = ("load", "R", "policy", "seed")

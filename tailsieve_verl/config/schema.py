@@ -54,7 +54,7 @@ class TailSieveConfig:
         selector: who chooses what is kept apart: ``cutoff``, the prompts' ``history`` or ``auto``, see
             :mod:`~tailsieve_verl.core.selector`; the last two need ``policy=controller``.
         history_from: earlier run whose lengths the history begins with: its folder, a history file, or verl's dumps.
-        history_scenarios, history_control_every: see :class:`~tailsieve_verl.core.selector.SelectorConfig`.
+        history_q, history_scenarios, history_control_every: see :class:`~tailsieve_verl.core.selector.SelectorConfig`.
         tail_placement, bulk_placement: deal a pool's work by whole ``group`` or by ``request``; or a class.
         tail_selector: class by ``_target_`` that orders the carried groups; null: most unfinished responses first.
         max_retries: how often a failing prompt is generated again before it is dropped.
@@ -87,6 +87,7 @@ class TailSieveConfig:
     switch_limit: int = ControllerConfig.switch_limit
     selector: str = "cutoff"
     history_from: str | None = None
+    history_q: int = SelectorConfig.q
     history_scenarios: int = SelectorConfig.scenarios
     history_control_every: int = SelectorConfig.control_every
     tail_placement: str | Target = "request"
@@ -181,10 +182,15 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
         )
         if config.selector == "cutoff":
             return controller
+        if config.history_q > n_groups // 2:
+            raise TailSieveConfigError(
+                f"{PREFIX}.history_q={config.history_q} must be at most half of the {n_groups} groups of a batch."
+            )
         return HistorySelector(
             controller,
             SelectorConfig(
                 config.selector,  # type: ignore[arg-type]  # checked by parse
+                config.history_q,
                 config.history_scenarios,
                 config.history_control_every,
             ),
@@ -231,7 +237,7 @@ def _one_of(key: str, value: Any, allowed: tuple[str, ...]) -> None:
 def _converted(key: str, value: Any) -> Any:
     if key in ("q", "m"):
         return None if value is None else _whole(key, value, minimum=0)
-    if key == "max_retries":
+    if key in ("max_retries", "history_q"):
         return _whole(key, value, minimum=0)
     if key in ("switch_limit", "history_scenarios"):
         return _whole(key, value, minimum=1)

@@ -14,6 +14,11 @@ are filled from the longest request on until their mean time plus z standard dev
 the least at which the last request finds room (bisection), and z the one with the least mean makespan. The optimum is
 flat: a search over single boundaries from there gains 0.3 % on fresh lengths.
 
+With a deferral q > 0 there are two pools (`lay_out_deferred`). The m top replicas run what must finish: groups
+carried, and as many of the longest fresh ones as even out the pools; they are never cut. The others run the rest, in
+blocks again, and are cut when all but q groups are complete. So a prompt is not deferred for being long, only for a
+surprise.
+
 Invariants: every request is in exactly one block; the order within a block says nothing; the same arguments give the
 same blocks.
 """
@@ -33,6 +38,11 @@ Ints = NDArray[np.int64]
 
 #: Standard deviations that are tried on top of a block's mean time.
 CAUTIONS = (0.0, 0.5, 1.0)
+#: For a pool that is cut, where a mean would be that of what is left over: shares of the scenarios in which a block
+#: keeps to the target.
+CUT_SHARES = (0.35, 0.5, 0.75)
+#: Scenarios by which the pools of a deferral are searched; the blocks in them are made for all.
+SEARCHED = 12
 #: Halvings of the target time: to well under 1 % of it.
 HALVINGS = 7
 #: Lengths that are sorted at once at most, over all scenarios; larger steps are laid out over fewer scenarios.
@@ -50,21 +60,24 @@ class Layout:
     Attributes:
         replicas: of each response, [G, n].
         seconds: predicted makespan in each scenario, [S].
+        tail: groups of the tail pool, [G]; ``None`` without a deferral.
     """
 
     replicas: Ints
     seconds: Floats
+    tail: NDArray[np.bool_] | None = None
 
     @property
     def mean_s(self) -> float:
         return float(self.seconds.mean())
 
 
-def lay_out(scenarios: Floats, replicas: int, curve: DecodeCurve) -> Layout:
+def lay_out(scenarios: Floats, work: Floats, replicas: int, curve: DecodeCurve) -> Layout:
     """Contiguous placement (module docstring).
 
     Args:
         scenarios: tokens, [S, G, n].
+        work: expected tokens of a response, [G]; orders the groups, where means of few scenarios would be noisy.
         replicas: R.
 
     Raises:
@@ -73,12 +86,55 @@ def lay_out(scenarios: Floats, replicas: int, curve: DecodeCurve) -> Layout:
     if replicas < 1 or scenarios.size == 0:
         raise ValueError(f"needs at least one replica and one response, got {replicas} and {scenarios.shape}")
     _, groups, n = scenarios.shape
-    order = _longest_first(scenarios)
+    order = _longest_first(work)
     lengths = _limited(scenarios)[:, order].reshape(-1, groups * n)
     ends, seconds = _blocks(lengths, replicas, curve)
     where = np.empty((groups, n), dtype=np.int64)
     where[order] = replicas - 1 - np.searchsorted(ends, np.arange(groups * n), side="right").reshape(groups, n)
     return Layout(where, seconds)
+
+
+def lay_out_deferred(
+    scenarios: Floats,
+    work: Floats,
+    replicas: int,
+    curve: DecodeCurve,
+    q: int,
+    m: int,
+    carried: NDArray[np.bool_],
+    fixed: NDArray[np.bool_],
+) -> Layout:
+    """Placement in two pools of which the bulk pool is cut when all but q of its groups are complete.
+
+    Args:
+        scenarios, work, replicas: as for `lay_out`.
+        q: groups to leave over, at least 1; fewer than are neither carried nor fixed.
+        m: replicas of the tail pool, under R; 0 if it has no group.
+        carried: groups that the tail pool has in any case, [G].
+        fixed: groups that the bulk pool has in any case, [G].
+
+    Raises:
+        ValueError: m is no tail pool for these groups, or there are too few to leave q over.
+    """
+    _, groups, n = scenarios.shape
+    free = ~(carried | fixed)
+    most = int(free.sum()) - q
+    if not 0 <= m < replicas or q < 1 or most < 1 or (carried.any() and not m):
+        raise ValueError(f"cannot leave {q} of {int(free.sum())} groups over with {m} of {replicas} replicas apart")
+    order = _longest_first(work)
+    tail = _balanced(scenarios[:SEARCHED], replicas, curve, q, m, order, carried, free) if m else carried
+    lengths = _limited(scenarios)
+    where = np.empty((groups, n), dtype=np.int64)
+    seconds = np.zeros(len(lengths))
+    for mine, size, top, over in (
+        (order[tail[order]], m, replicas - 1, 0),
+        (order[~tail[order]], replicas - m, replicas - m - 1, q),
+    ):
+        if mine.size:
+            ends, pool_s = _pool(lengths[:, mine], size, curve, over, CUT_SHARES if over else CAUTIONS)
+            where[mine] = top - np.searchsorted(ends, np.arange(mine.size * n), side="right").reshape(mine.size, n)
+            seconds = np.maximum(seconds, pool_s)
+    return Layout(where, seconds, tail)
 
 
 def dealt_seconds(lengths: Floats, where: Ints, replicas: int, curve: DecodeCurve) -> Floats:
@@ -96,9 +152,76 @@ def verl_default(groups: int, n: int, replicas: int) -> Ints:
 # ---- inside -------------------------------------------------------------------------------------------------------
 
 
-def _longest_first(scenarios: Floats) -> Ints:
-    """Groups by falling mean length, the work that they are expected to be."""
-    return np.argsort(-scenarios.mean(axis=(0, 2)), kind="stable")
+def _longest_first(work: Floats) -> Ints:
+    return np.argsort(-work, kind="stable")
+
+
+def _balanced(
+    scenarios: Floats,
+    replicas: int,
+    curve: DecodeCurve,
+    q: int,
+    m: int,
+    order: Ints,
+    carried: NDArray[np.bool_],
+    free: NDArray[np.bool_],
+) -> NDArray[np.bool_]:
+    """The carried groups and as many of the longest free ones as make the later pool end soonest, [G]."""
+    longest = order[free[order]]
+    best, found = np.inf, carried
+    low, high = int(not carried.any()), longest.size - q - 1  # an empty tail pool would be idle
+    while low <= high:
+        count = (low + high) // 2
+        tail = carried.copy()
+        tail[longest[:count]] = True
+        tail_s = _pool(scenarios[:, order[tail[order]]], m, curve, 0, CAUTIONS[1:2])[1]
+        bulk_s = _pool(scenarios[:, order[~tail[order]]], replicas - m, curve, q, CUT_SHARES[1:2])[1]
+        mean = float(np.maximum(tail_s, bulk_s).mean())
+        if mean < best:
+            best, found = mean, tail
+        if tail_s.mean() < bulk_s.mean():
+            low = count + 1
+        else:
+            high = count - 1
+    return found
+
+
+def _pool(lengths: Floats, replicas: int, curve: DecodeCurve, over: int, tried: Sequence[float]) -> tuple[Ints, Floats]:
+    """Ends of a pool's blocks, [R], and the time at which all but ``over`` of its groups are complete, [S].
+
+    Args:
+        lengths: [S, G, n], the longest expected group first.
+        tried: cautions, or shares of scenarios if the pool is cut.
+    """
+    scenarios, groups, _ = lengths.shape
+    if not groups:
+        return np.zeros(replicas, dtype=np.int64), np.zeros(scenarios)
+    flat = lengths.reshape(scenarios, -1)
+    found = []
+    for value in tried:
+        ends = _filled(flat, replicas, curve, _in_share(value) if over else _cautious(value))
+        if over:
+            seconds = np.partition(_group_ends(lengths, ends, curve), groups - 1 - over, axis=1)[:, groups - 1 - over]
+        else:
+            seconds = _makespans(flat, ends, curve)
+        found.append((ends, seconds))
+    return min(found, key=lambda pair: float(pair[1].mean()))
+
+
+def _group_ends(lengths: Floats, ends: Ints, curve: DecodeCurve) -> Floats:
+    """When each group is complete, [S, G] seconds."""
+    flat = lengths.reshape(len(lengths), -1)
+    tau = curve.table(flat.shape[1])
+    finish, start = np.empty_like(flat), 0
+    for end in ends.tolist():
+        if end > start:
+            block = flat[:, start:end]
+            order = np.argsort(block, axis=1)
+            ascending = np.take_along_axis(block, order, axis=1)
+            times = np.cumsum(np.diff(ascending, prepend=0.0, axis=1) * tau[end - start : 0 : -1], axis=1)
+            np.put_along_axis(finish[:, start:end], order, times, axis=1)
+        start = end
+    return np.asarray(finish.reshape(lengths.shape).max(axis=2))
 
 
 def _limited(scenarios: Floats) -> Floats:
@@ -108,17 +231,30 @@ def _limited(scenarios: Floats) -> Floats:
 
 def _blocks(lengths: Floats, replicas: int, curve: DecodeCurve) -> tuple[Ints, Floats]:
     """Ends of R blocks of the requests in order, [R], and their makespans, [S]; the best of a few cautions."""
-    found = [_filled(lengths, replicas, curve, caution) for caution in CAUTIONS]
+    found = [_filled(lengths, replicas, curve, _cautious(caution)) for caution in CAUTIONS]
     seconds = [_makespans(lengths, ends, curve) for ends in found]
     best = int(np.argmin([s.mean() for s in seconds]))
     return found[best], seconds[best]
 
 
-def _filled(lengths: Floats, replicas: int, curve: DecodeCurve, caution: float) -> Ints:
+def _cautious(caution: float) -> Callable[[Floats], float]:
+    return lambda times: float(times.mean() + caution * times.std())
+
+
+def _in_share(share: float) -> Callable[[Floats], float]:
+    def cost(times: Floats) -> float:
+        rank = min(times.size - 1, int(share * times.size))
+        return float(np.partition(times, rank)[rank])
+
+    return cost
+
+
+def _filled(lengths: Floats, replicas: int, curve: DecodeCurve, of: Callable[[Floats], float]) -> Ints:
     """Ends of R blocks filled up to the least time at which all requests find room, [R].
 
     Args:
         lengths: [S, K], the longest expected request first.
+        of: what a block costs, by its times in the scenarios, [S].
     """
     requests = lengths.shape[1]
     even = -(-requests // replicas)
@@ -126,8 +262,7 @@ def _filled(lengths: Floats, replicas: int, curve: DecodeCurve, caution: float) 
     tau = curve.table(requests)
 
     def cost(start: int, end: int) -> float:
-        times = _time_by(lengths[:, start:end], tau)
-        return float(times.mean() + caution * times.std())
+        return of(_time_by(lengths[:, start:end], tau))
 
     # Some block holds an even share, and none is shorter than the last one.
     low, high = cost(max(0, requests - even), requests), cost(0, even)

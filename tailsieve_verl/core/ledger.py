@@ -17,7 +17,7 @@ Prompts are serial numbers in the order they were drawn. The ledger holds no pay
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,17 +69,22 @@ class Ledger:
 
     def to_draw(self, plan: StepPlan) -> int:
         """Prompts the shell must draw from the stream for ``plan``; failed prompts go first."""
-        return max(0, plan.counts.fresh - len(self._retry))
+        return max(0, plan.counts.fresh + plan.counts.placed - len(self._retry))
 
-    def open(self, plan: StepPlan, drawn: Sequence[int]) -> list[Launch]:
+    def preview(self, plan: StepPlan, drawn: Sequence[int]) -> list[Launch]:
+        """What :meth:`open` would launch, for choosing which of the fresh groups are to be ``placed``."""
+        return self._launches(plan, list(drawn), ())[0]
+
+    def open(self, plan: StepPlan, drawn: Sequence[int], placed: Collection[int] = ()) -> list[Launch]:
         """Start a step: carried prompts by tail signal, then failed ones, then ``drawn``.
 
         Args:
             plan: the step's plan, made for exactly the carried prompts there are.
             drawn: ``to_draw(plan)`` fresh serial numbers.
+            placed: those of the fresh prompts that run in the tail pool at once, ``counts.placed`` of them.
 
         Raises:
-            LedgerError: if a step is open, or the plan does not fit what is carried and drawn.
+            LedgerError: if a step is open, or the plan does not fit what is carried, drawn and placed.
         """
         counts = plan.counts
         if self._plan is not None:
@@ -91,20 +96,29 @@ class Ledger:
             )
         if len(drawn) != self.to_draw(plan):
             raise LedgerError(f"step {plan.step} needs {self.to_draw(plan)} fresh prompts, got {len(drawn)}")
-        launches = [Launch(p, "tail") for p in self._carried[: counts.tail]]
-        launches += [Launch(p, "residual") for p in self._carried[counts.tail :]]
-        self._carried = []
-        again, self._retry = self._retry[: counts.fresh], self._retry[counts.fresh :]
-        # Groups that must finish may not exceed what the batch still needs: the others wait one more step.
-        must = [p for p in again if p in self._was_cut][: counts.fresh_needed]
-        launches += [Launch(p, "residual") for p in must]
-        launches += [Launch(p, "fresh") for p in again if p not in self._was_cut]
-        postponed = [p for p in again if p in self._was_cut and p not in must]
-        self._retry = postponed + self._retry
-        launches += [Launch(p, "fresh") for p in self._note_drawn(drawn)]
+        launches, retry = self._launches(plan, self._checked_order(drawn), placed)
+        if sum(launch.route == "placed" for launch in launches) != counts.placed or len(placed) != counts.placed:
+            raise LedgerError(f"step {plan.step} plans {counts.placed} placed groups, got prompts {sorted(placed)}")
+        self.drawn += len(drawn)
+        self._carried, self._retry = [], retry
         self._plan = plan
         self._flight = {launch.prompt: launch.route for launch in launches}
         return launches
+
+    def _launches(self, plan: StepPlan, drawn: list[int], placed: Collection[int]) -> tuple[list[Launch], list[int]]:
+        """Launches of a step, and the failed prompts that wait on."""
+        counts = plan.counts
+        launches = [Launch(p, "tail") for p in self._carried[: counts.tail]]
+        launches += [Launch(p, "residual") for p in self._carried[counts.tail :]]
+        room = counts.fresh + counts.placed
+        again, retry = self._retry[:room], self._retry[room:]
+        # Groups that must finish may not exceed what the batch still needs: the others wait one more step.
+        must = [p for p in again if p in self._was_cut][: counts.fresh_needed]
+        launches += [Launch(p, "residual") for p in must]
+        postponed = [p for p in again if p in self._was_cut and p not in must]
+        fresh = [p for p in again if p not in self._was_cut] + drawn
+        launches += [Launch(p, "placed" if p in placed else "fresh") for p in fresh]
+        return launches, postponed + retry
 
     def extra(self, count: int, *, must_finish: bool) -> tuple[list[Launch], int]:
         """Replace ``count`` failed groups inside the open step.
@@ -193,11 +207,15 @@ class Ledger:
         self._flight, self._plan = {}, None
 
     def _note_drawn(self, drawn: Iterable[int]) -> list[int]:
+        prompts = self._checked_order(drawn)
+        self.drawn += len(prompts)
+        return prompts
+
+    def _checked_order(self, drawn: Iterable[int]) -> list[int]:
         prompts = list(drawn)
-        for prompt in prompts:
-            if prompt != self.drawn:
-                raise LedgerError(f"prompt {prompt} was drawn out of order, expected {self.drawn}")
-            self.drawn += 1
+        for expected, prompt in enumerate(prompts, start=self.drawn):
+            if prompt != expected:
+                raise LedgerError(f"prompt {prompt} was drawn out of order, expected {expected}")
         return prompts
 
     def _leave_flight(self, prompt: int) -> None:

@@ -88,12 +88,14 @@ class Forecast:
         level: expected mean log length, [G]; of an unknown prompt the mean of all.
         error: its standard error, [G].
         runaway: chance that a response of it runs away, [G].
+        work: expected tokens of a response, [G].
     """
 
     known: NDArray[np.bool_]
     level: Floats
     error: Floats
     runaway: Floats
+    work: Floats
 
     @property
     def known_share(self) -> float:
@@ -165,7 +167,12 @@ class LengthForecast:
             # A prompt that ran away before does it again, as far as runaways come together in groups (beta-binomial).
             prior = 1.0 / max(self._alike, 1e-6) - 1.0
             runaway = (entries.runs + prior * self.runaway_share) / (entries.weight + prior)
-        return Forecast(known, np.where(known, level, mean), np.where(known, error, math.sqrt(self._between)), runaway)
+        level = np.where(known, level, mean)
+        error = np.where(known, error, math.sqrt(self._between))
+        work = np.exp(np.minimum(level + (error**2 + self._within) / 2.0, max(self._longest, 0.0)))
+        if self._runaways.size:
+            work = (1.0 - runaway) * work + runaway * float(np.exp(self._runaways).mean())
+        return Forecast(known, level, error, runaway, work)
 
     def scenarios(self, forecast: Forecast, n: int, count: int, seed: int) -> Floats:
         """Draws of all responses of a step, [count, G, n] tokens.

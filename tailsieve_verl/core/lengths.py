@@ -47,7 +47,7 @@ class LengthMonitor:
         for group in observation.groups:
             if group.status == "trained":
                 self._consumed.extend(group.tokens)
-                if group.route != "fresh":
+                if group.route in ("tail", "residual"):
                     regenerated[group.prompt] = list(group.tokens)
         if self._open:
             pooled = np.sort(np.fromiter(self._consumed, dtype=np.float64))
@@ -55,7 +55,7 @@ class LengthMonitor:
                 self._complete(reached, regenerated.get(prompt, ()), pooled)
         self._open = []
         for group in observation.groups:
-            if group.route != "fresh" or group.status == "failed":
+            if group.route not in ("fresh", "placed") or group.status == "failed":
                 continue
             for tokens, complete in zip(group.tokens, group.complete, strict=True):
                 if complete:

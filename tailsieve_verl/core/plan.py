@@ -3,7 +3,8 @@
 Invariants
     * Everything here is frozen data without behaviour beyond derived counts; nothing refers to verl, ray or a clock.
     * A ``StepPlan`` speaks of counts only. Which prompts fill the counts is the ledger's business.
-    * ``counts.batch``, tail + residual + fresh_needed, is the size of the update batch: N, unless the stream is short.
+    * ``counts.batch``, tail + residual + placed + fresh_needed, is the size of the update batch: N, unless the stream
+      is short.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from typing import Literal
 Granularity = Literal["group", "request"]
 """How a pool deals its work: whole prompt groups, or one response (request) at a time."""
 
-Route = Literal["tail", "residual", "fresh"]
-"""Why a group runs: isolated in the tail pool, carried but drained in the bulk pool, or fresh in the bulk pool."""
+Route = Literal["tail", "residual", "placed", "fresh"]
+"""Why a group runs: isolated in the tail pool, carried but drained in the bulk pool, fresh but placed in the tail pool
+(by its prompt's history), or fresh in the bulk pool."""
+
+ROUTES: tuple[Route, ...] = ("tail", "residual", "placed", "fresh")
+#: Routes of the tail pool. A group on any route but ``fresh`` is never cut.
+TAIL_ROUTES: tuple[Route, ...] = ("tail", "placed")
 
 GroupStatus = Literal["trained", "cut", "failed"]
 
@@ -27,14 +33,16 @@ class LaunchCounts:
     Attributes:
         tail: carried groups regenerated in the tail pool; they always finish.
         residual: carried groups drained in the bulk pool; they always finish.
-        fresh: groups drawn from the prompt stream, F; the slowest ones are cut.
-        fresh_needed: how many of the fresh groups complete the batch.
+        fresh: groups drawn from the prompt stream for the bulk pool; the slowest ones are cut.
+        fresh_needed: how many of those complete the batch.
+        placed: groups drawn from the stream that run in the tail pool at once; they always finish. F is placed + fresh.
     """
 
     tail: int
     residual: int
     fresh: int
     fresh_needed: int
+    placed: int = 0
 
     @property
     def left_over(self) -> int:
@@ -44,7 +52,7 @@ class LaunchCounts:
     @property
     def batch(self) -> int:
         """Groups in the update batch."""
-        return self.tail + self.residual + self.fresh_needed
+        return self.tail + self.residual + self.placed + self.fresh_needed
 
 
 @dataclass(frozen=True)

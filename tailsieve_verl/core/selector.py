@@ -2,7 +2,8 @@
 
     cutoff    the controller alone: a group is known to be long once it is late
     history   every request of a step is placed by its prompt's history before the first token (`history_placement`);
-              nothing is cut, so nothing is generated again and no length is re-rolled
+              nothing is cut, so nothing is generated again and no length is re-rolled. With a deferral q > 0 the
+              tail pool runs what was carried and what is known to be longest, and the q latest of the rest are cut
     auto      each step the one with the lesser makespan, as far as past steps tell
 
 Under `history` and `auto` the cutoff rule runs as long as the decode curve is not known, or fewer than half of the
@@ -16,9 +17,8 @@ remembered while history is in charge; before it has run it is the controller's 
 one step runs under verl's default dispatch: if placed steps take longer than their replay and control steps do not,
 the difference counts against history.
 
-Invariants: a plan by history cuts nothing and carries nothing over; switching needs no accounting of its own, because
-leaving the cutoff is a step to uniform and coming back one from uniform; the same observations give the same
-decisions.
+Invariants: a plan by history leaves q groups over, none by default; switching needs no accounting of its own, because
+it is a change of q like any other; the same observations give the same decisions.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from numpy.typing import NDArray
 
 from tailsieve_verl.core.controller import Controller
 from tailsieve_verl.core.decode import DecodeCurve
-from tailsieve_verl.core.history_placement import Layout, dealt_seconds, lay_out, verl_default
+from tailsieve_verl.core.history_placement import Layout, dealt_seconds, lay_out, lay_out_deferred, verl_default
 from tailsieve_verl.core.length_forecast import Forecast, LengthForecast
 from tailsieve_verl.core.outer import best_split
-from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation, StepPlan
-from tailsieve_verl.core.policy import in_transition, make_plan
+from tailsieve_verl.core.plan import Decision, GroupRecord, Route, StepObservation, StepPlan
+from tailsieve_verl.core.policy import make_plan
 from tailsieve_verl.core.steering import Pins
 
 Floats = NDArray[np.float64]
@@ -56,6 +56,8 @@ UNSURE = 0.03
 PRIOR_SPREAD, PRIOR_STEPS = 0.05, 2
 #: Gain (log) that the cutoff must promise over history for `auto` to go back to it.
 LEAVE_GAIN = 0.01
+#: Gain for which a placed step's tail pool takes another replica or gives one up.
+LEAST_MOVE = 0.01
 #: Draws of the lengths that were cut, and their seed.
 DRAWS, SEED = 8, 20_261_130
 
@@ -66,21 +68,40 @@ class SelectorConfig:
 
     Attributes:
         name: ``history`` or ``auto``.
+        q: groups that a placed step leaves over, the surprises; 0 trains every prompt in the step it is drawn.
         scenarios: draws of a step's lengths that a placement is made for.
         control_every: under ``auto``, steps between two control steps.
     """
 
     name: Literal["history", "auto"] = "auto"
+    q: int = 0
     scenarios: int = 48
     control_every: int = 50
 
     def __post_init__(self) -> None:
         if self.name not in ("history", "auto"):
             raise ValueError(f"selector must be history or auto, got {self.name!r}")
+        if self.q < 0:
+            raise ValueError(f"q must be at least 0, got {self.q}")
         if not 1 <= self.scenarios <= 1024:
             raise ValueError(f"scenarios must be in 1..1024, got {self.scenarios}")
         if self.control_every < 2:
             raise ValueError(f"control_every must be at least 2, got {self.control_every}")
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How a step's launches run.
+
+    Attributes:
+        plan: the step's plan with the placed groups in its counts.
+        placed: which of the launches are placed, by position.
+        replicas: of each response, [G, n].
+    """
+
+    plan: StepPlan
+    placed: tuple[int, ...]
+    replicas: Ints
 
 
 class _Judged(NamedTuple):
@@ -106,6 +127,8 @@ class HistorySelector:
         self, controller: Controller, config: SelectorConfig | None = None, forecast: LengthForecast | None = None
     ) -> None:
         self.config = config or SelectorConfig()
+        if self.config.q >= controller.context.n_groups:
+            raise ValueError(f"q must be below the {controller.context.n_groups} groups of a step, got {self.config.q}")
         self.context = controller.context
         self.forecast = forecast or LengthForecast()
         self.controller = controller
@@ -118,6 +141,7 @@ class HistorySelector:
         self._since_control = 0
         self._held_until = 0
         self._pinned = False
+        self._m = 1  # tail replicas of a step with a deferral
         self._reason = "start"
         self._layout: tuple[int, Layout] | None = None
 
@@ -127,31 +151,69 @@ class HistorySelector:
         """The next step: the controller's, or uniform counts with every request placed by history."""
         if not self.by_history:
             return self.controller.plan(step=step, carried=carried, last=last, stream_left=stream_left)
-        context = replace(self.context, bulk_placement="request")
         control = self._control_due
         plan = make_plan(
-            context, 0, 0, step=step, carried=carried, last=last, stream_left=stream_left, reason=self._reason
+            replace(self.context, bulk_placement="request"),
+            0 if control else self.config.q,
+            self._m,
+            step=step,
+            carried=carried,
+            last=last,
+            stream_left=stream_left,
+            reason="control step under verl's default dispatch" if control else self._reason,
         )
-        if control:
-            return replace(plan, reason="control step under verl's default dispatch")
-        return replace(plan, by_history=True)
+        return plan if control else replace(plan, by_history=True)
 
-    def place(self, plan: StepPlan, keys: Sequence[str], sessions: Sequence[int]) -> Ints | None:
-        """Replica of each request of the launched groups, [G, n]; ``None`` if the plan's pools deal them.
+    def arrange(
+        self, plan: StepPlan, keys: Sequence[str], routes: Sequence[Route], sessions: Sequence[int]
+    ) -> Arrangement | None:
+        """Where each request of a step runs; ``None`` if the plan's pools deal them.
 
         Args:
-            keys: prompts of the groups, in launch order.
+            keys, routes: prompts of the groups and why they run, in launch order.
             sessions: responses of each; only groups of one size are placed.
         """
         curve = self.controller.evidence.curve
         if not plan.by_history or curve is None or not keys or len(set(sessions)) != 1:
             return None
         forecast = self.forecast.predict(keys, plan.step)
-        if forecast.known_share < LEAST_KNOWN:
+        counts = plan.counts
+        if forecast.known_share < LEAST_KNOWN or (counts.tail and not counts.left_over):
             return None
-        layout = self._laid_out(forecast, sessions[0], plan.step, curve)
+        scenarios = self.forecast.scenarios(forecast, sessions[0], self.config.scenarios, SEED + plan.step)
+        if not counts.left_over:
+            layout = lay_out(scenarios, forecast.work, plan.replicas, curve)
+        else:
+            groups = tuple(np.array([route == name for route in routes]) for name in ("tail", "residual"))
+            if len(keys) - int(groups[0].sum() + groups[1].sum()) <= counts.left_over:
+                return None
+            work = forecast.work
+            layout = lay_out_deferred(scenarios, work, plan.replicas, curve, counts.left_over, plan.m, *groups)
+            if plan.m:
+                self._look_around(scenarios, work, plan, curve, groups, layout.mean_s)
+        placed = tuple(
+            i for i, route in enumerate(routes) if route == "fresh" and layout.tail is not None and layout.tail[i]
+        )
         self._layout = (plan.step, layout)
-        return layout.replicas
+        fewer = len(placed)
+        counts = replace(counts, fresh=counts.fresh - fewer, fresh_needed=counts.fresh_needed - fewer, placed=fewer)
+        return Arrangement(replace(plan, counts=counts), placed, layout.replicas)
+
+    def _look_around(
+        self,
+        scenarios: Floats,
+        work: Floats,
+        plan: StepPlan,
+        curve: DecodeCurve,
+        groups: tuple[Any, ...],
+        present_s: float,
+    ) -> None:
+        """Take one replica more or fewer for the next step's tail pool if that is predicted to gain."""
+        m = plan.m + (1 if plan.step % 2 else -1)
+        if 1 <= m < plan.replicas:
+            other = lay_out_deferred(scenarios, work, plan.replicas, curve, plan.counts.left_over, m, *groups)
+            if other.mean_s < (1.0 - LEAST_MOVE) * present_s:
+                self._m = m
 
     def observe(self, observation: StepObservation) -> Decision:
         """Take in a step and choose who plans the next one."""
@@ -159,7 +221,7 @@ class HistorySelector:
         ours = self._is_ours(plan)
         judged, known = self._judge(observation, evidence.curve)
         if ours:
-            evidence.take_in(observation)
+            evidence.take_in(_as_fresh(observation))
             decision = Decision(plan.step, 0, 0, settled=True, switched=False, reason="")
         else:
             decision = self.controller.observe(observation)
@@ -184,7 +246,11 @@ class HistorySelector:
         self._pinned = not pins.free
         if self._pinned:
             self.by_history = False
-        return (0, 0) if self.by_history else split
+        return self._own_split if self.by_history else split
+
+    @property
+    def _own_split(self) -> tuple[int, int]:
+        return (self.config.q, self._m) if self.config.q else (0, 0)
 
     # ---- choosing -------------------------------------------------------------------------------------------------
 
@@ -249,7 +315,8 @@ class HistorySelector:
     def _judge(self, observation: StepObservation, curve: DecodeCurve | None) -> tuple[_Judged | None, float]:
         """Replay a step that has ended; also the share of its prompts that were known before."""
         plan = observation.plan
-        groups = [g for g in observation.groups if g.route == "fresh" and g.status != "failed" and any(g.tokens)]
+        drawn = (g for g in observation.groups if g.route in ("fresh", "placed"))
+        groups = [g for g in drawn if g.status != "failed" and any(g.tokens)]
         if not groups:
             return None, self._known
         forecast = self.forecast.predict([g.key for g in groups], plan.step)
@@ -260,19 +327,17 @@ class HistorySelector:
         lengths = self._came(groups, forecast, plan.step)
         replicas = self.context.replicas
         dealt = float(dealt_seconds(lengths, verl_default(len(groups), n, replicas), replicas, curve).mean())
-        if self._layout is not None and self._layout[0] == plan.step and plan.counts.residual == 0:
-            layout = self._layout[1]
-        else:
-            layout = self._laid_out(forecast, n, plan.step, curve)
-        if layout.replicas.shape != (len(groups), n):  # groups failed or were launched on top
-            layout = self._laid_out(forecast, n, plan.step, curve)
+        carried, steady = plan.counts.tail, plan.counts.residual == 0 and plan.counts.tail == plan.counts.left_over
+        measured = math.nan
+        if steady and not observation.failed and observation.generation_s > 0:
+            measured = math.log(observation.generation_s / dealt) - slowness(observation.groups, curve)
+        if plan.by_history and carried and not math.isnan(measured):
+            return _Judged(plan.step, measured, math.nan), share
+        layout = None if self._layout is None or self._layout[0] != plan.step else self._layout[1]
+        if layout is None or layout.tail is not None or layout.replicas.shape != (len(groups), n):
+            layout = self._laid_out(forecast, n, plan.step, curve)  # what it would have been
         placed = float(dealt_seconds(lengths, layout.replicas, replicas, curve).mean())
-        cutoff = math.nan
-        if not self._is_ours(plan) and not observation.failed and not in_transition(plan, plan.q):
-            slow = slowness(observation.groups, curve)
-            if observation.generation_s > 0:
-                cutoff = math.log(observation.generation_s / dealt) - slow
-        return _Judged(plan.step, math.log(placed / dealt), cutoff), share
+        return _Judged(plan.step, math.log(placed / dealt), math.nan if self._is_ours(plan) else measured), share
 
     def _came(self, groups: Sequence[GroupRecord], forecast: Forecast, step: int) -> Floats:
         """Lengths of groups as they came, [draws, G, n]; those that were cut as draws beyond what they had reached."""
@@ -282,7 +347,7 @@ class HistorySelector:
 
     def _laid_out(self, forecast: Forecast, n: int, step: int, curve: DecodeCurve) -> Layout:
         scenarios = self.forecast.scenarios(forecast, n, self.config.scenarios, SEED + step)
-        return lay_out(scenarios, self.context.replicas, curve)
+        return lay_out(scenarios, forecast.work, self.context.replicas, curve)
 
     def _is_ours(self, plan: StepPlan) -> bool:
         """Whether a plan is one of :meth:`plan`'s own: placed, or a control step."""
@@ -322,7 +387,7 @@ class HistorySelector:
             decision = replace(decision, predicted_s=predicted, prediction_error=error)
         now = self.by_history
         if now:
-            decision = replace(decision, q=0, m=0)
+            decision = replace(decision, q=self._own_split[0], m=self._own_split[1])
         switched = decision.switched if not now and not before else now != before
         words = reason if now or not decision.reason else f"{decision.reason} ({reason})"
         return replace(decision, switched=switched, reason=words, extra=extra)
@@ -341,6 +406,7 @@ class HistorySelector:
             "control": list(self._control),
             "since_control": self._since_control,
             "held_until": self._held_until,
+            "m": self._m,
             "reason": self._reason,
         }
 
@@ -355,8 +421,16 @@ class HistorySelector:
         self._cutoff = list(state["cutoff"])
         self._placed, self._control = list(state["placed"]), list(state["control"])
         self._since_control, self._held_until = state["since_control"], state["held_until"]
-        self._reason = state["reason"]
+        self._reason, self._m = state["reason"], state["m"]
         self._layout = None
+
+
+def _as_fresh(observation: StepObservation) -> StepObservation:
+    """With placed groups as what they are to the controller: part of the step's fresh pool."""
+    if not observation.plan.counts.placed:
+        return observation
+    groups = (replace(g, route="fresh") if g.route == "placed" else g for g in observation.groups)
+    return replace(observation, groups=tuple(groups))
 
 
 def slowness(groups: Sequence[GroupRecord], curve: DecodeCurve) -> float:

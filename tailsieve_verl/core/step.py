@@ -5,7 +5,7 @@
        cut   failed
 
 Invariants
-    * Groups on the tail and residual routes are never cut.
+    * Groups on the tail, residual and placed routes are never cut.
     * The cut selects the earliest generated fresh groups, exactly as many as the batch lacks, and cuts all the others.
     * The cut waits for every residual group: they share replicas with the stragglers that will be aborted.
     * After the cut the selection changes only by failure, and then more groups are called for.
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tailsieve_verl.core.plan import Route
+from tailsieve_verl.core.plan import TAIL_ROUTES, Route
 
 Action = Literal["wait", "cut", "launch", "done"]
 
@@ -55,7 +55,7 @@ class StepTracker:
         self.groups: dict[str, TrackedGroup] = {}
         self.cut_s: float | None = None
         self._order: list[TrackedGroup] = []  # fresh groups in order of generation
-        self._must_pending = {"tail": 0, "residual": 0}
+        self._must_pending = {"tail": 0, "residual": 0, "placed": 0}
         self._must_alive = 0
         self._fresh_alive = 0
         self._unstored = 0  # selected groups not stored yet; kept only after the cut
@@ -156,7 +156,9 @@ class StepTracker:
 
     def pool_time_s(self, *, tail: bool) -> float | None:
         """Time of a pool's last needed completion, ``None`` if it served none."""
-        times = [g.generated_s for g in self.selected() if g.generated_s is not None and (g.route == "tail") == tail]
+        times = [
+            g.generated_s for g in self.selected() if g.generated_s is not None and (g.route in TAIL_ROUTES) == tail
+        ]
         return max(times, default=None)
 
     def _waiting_for(self) -> str:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tailsieve_verl.core.accounting import launch_counts
 from tailsieve_verl.core.bias import tail_order
 from tailsieve_verl.core.checks import as_count
 from tailsieve_verl.core.custom import PlacedGroup, PoolPlacement, TailSelector, checked_order, checked_slots
-from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation, StepPlan
+from tailsieve_verl.core.plan import Decision, GroupRecord, Route, StepObservation, StepPlan
 from tailsieve_verl.core.policy import FixedPolicy, Policy, PolicyContext, check_split
+from tailsieve_verl.core.selector import Arrangement
 from tailsieve_verl.core.steering import Request, SteeredPolicy
 from tailsieve_verl.integration.deadline import within
 
@@ -40,7 +42,7 @@ class GuardedPolicy:
     def __init__(self, policy: Policy, *, callbacks: Sequence[str] = (), deadline_s: float | None = None) -> None:
         self.context: PolicyContext = policy.context
         self._steered: SteeredPolicy | None = SteeredPolicy(policy, callbacks)
-        self._place = getattr(policy, "place", None)  # only a policy by prompt history has one
+        self._arrange = getattr(policy, "arrange", None)  # only a policy by prompt history has one
         self._deadline_s = deadline_s
         self._uniform = FixedPolicy(policy.context, 0, 0)
         self.failure: str | None = None
@@ -58,21 +60,19 @@ class GuardedPolicy:
                 self._give_up("plan", step, error)
         return self._uniform.plan(step=step, carried=carried, last=last, stream_left=stream_left)
 
-    def place(self, plan: StepPlan, keys: Sequence[str], sessions: Sequence[int]) -> list[tuple[int, ...]] | None:
-        """Replica of each response of the launched groups, for a plan by history; ``None``: its pools deal them."""
-        if self._steered is None or self._place is None or not plan.by_history:
+    def arrange(
+        self, plan: StepPlan, keys: Sequence[str], routes: Sequence[Route], sessions: Sequence[int]
+    ) -> Arrangement | None:
+        """Where the requests of a plan by history run; ``None``: its pools deal them."""
+        if self._steered is None or self._arrange is None or not plan.by_history:
             return None
         try:
-            placed = self._place(plan, keys, sessions)
-            rows = None if placed is None else [tuple(int(r) for r in row) for row in placed]
-            if rows is not None:
-                if [len(row) for row in rows] != list(sessions):
-                    raise ValueError("a placement needs a replica for every response")
-                if not all(0 <= r < self.context.replicas for row in rows for r in row):
-                    raise ValueError(f"a placement names a replica outside of 0..{self.context.replicas - 1}")
-            return rows
+            found: Arrangement | None = self._arrange(plan, keys, routes, sessions)
+            if found is not None:
+                _check_arrangement(found, plan, routes, sessions)
+            return found
         except Exception as error:
-            self._give_up("place", plan.step, error)  # the plan is uniform: its pool is dealt round robin
+            self._give_up("place", plan.step, error)  # the plan itself is sound: its pools are dealt round robin
             return None
 
     def observe(self, observation: StepObservation) -> Decision:
@@ -212,6 +212,27 @@ class GuardedSelector:
                 )
                 self._selector = None
         return tail_order([sum(not done for done in g.complete) for g in cut], [sum(g.tokens) for g in cut])
+
+
+def _check_arrangement(found: Arrangement, plan: StepPlan, routes: Sequence[Route], sessions: Sequence[int]) -> None:
+    """Raise unless every response has a replica of its pool, and the counts are the plan's."""
+    if [len(row) for row in found.replicas] != list(sessions):
+        raise ValueError("a placement needs a replica for every response")
+    for i, (route, row) in enumerate(zip(routes, found.replicas, strict=True)):
+        pool = plan.tail_replicas if route == "tail" or i in found.placed else plan.bulk_replicas
+        if not all(int(r) in pool for r in row):
+            raise ValueError(f"a placement puts a {route} group on replicas {list(row)}, its pool is {pool}")
+    fewer = len(set(found.placed))
+    counts = replace(
+        plan.counts,
+        fresh=plan.counts.fresh - fewer,
+        fresh_needed=plan.counts.fresh_needed - fewer,
+        placed=fewer,
+    )
+    if found.plan != replace(plan, counts=counts) or counts.fresh_needed < 0:
+        raise ValueError(f"{found.plan.counts} is not {plan.counts} with {fewer} groups placed")
+    if any(routes[i] != "fresh" for i in found.placed):
+        raise ValueError("only fresh groups can be placed")
 
 
 def _check_plan(

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from tailsieve_verl.core.custom import PlacedGroup
 from tailsieve_verl.core.ledger import Launch, Ledger
-from tailsieve_verl.core.plan import GroupRecord, GroupStatus, StepObservation, StepPlan
+from tailsieve_verl.core.plan import ROUTES, TAIL_ROUTES, GroupRecord, GroupStatus, Route, StepObservation, StepPlan
+from tailsieve_verl.core.selector import Arrangement
 from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError
 from tailsieve_verl.integration.guarded import GuardedPlacement, GuardedSelector
 from tailsieve_verl.integration.prompts import PromptStream, Row, prompt_key, sessions_of
@@ -34,6 +35,9 @@ DRAIN_S = 5.0
 NOTE_EVERY_S = 600.0
 # A step in which two batches' worth of groups fail will not get better by trying; tiny batches may fail this often.
 MIN_FAILURES = 8
+
+
+Arrange = Callable[[StepPlan, Sequence[str], Sequence[Route], Sequence[int]], Arrangement | None]
 
 
 class RouterPort(Protocol):
@@ -98,7 +102,7 @@ class RolloutRunner:
         stall_deadline_s, health_interval_s, sync_deadline_s: see the configuration schema.
         placements: by pool (``tail``, ``bulk``), placements of the user's own.
         selector: orders the cut groups.
-        place: replicas of all responses by plan, keys and sessions of the groups, for plans by history.
+        arrange: places the requests of plans by history (:class:`~tailsieve_verl.core.selector.HistorySelector`).
     """
 
     def __init__(
@@ -115,9 +119,9 @@ class RolloutRunner:
         sync_deadline_s: float,
         placements: Mapping[str, GuardedPlacement] | None = None,
         selector: GuardedSelector | None = None,
-        place: Callable[[StepPlan, Sequence[str], Sequence[int]], list[tuple[int, ...]] | None] | None = None,
+        arrange: Arrange | None = None,
     ) -> None:
-        self._place = place
+        self._arrange = arrange
         self._placements, self._selector = placements or {}, selector or GuardedSelector()
         self._router, self._replicas, self._agents = router, replicas, agents
         self._ledger, self._stream = ledger, stream
@@ -128,10 +132,11 @@ class RolloutRunner:
         """Launch a step."""
         drawn = self._stream.draw(self._ledger.to_draw(plan))  # verl draws too: not counted as ours
         start = time.monotonic()
+        plan, placed, rows = self._arranged(plan, drawn)
         step = RolloutStep(plan)
-        launches = self._ledger.open(plan, drawn)
+        launches = self._ledger.open(plan, drawn, placed)
         step.launches = tuple(launches)
-        groups = self._placed(step, self._announce(step, launches))
+        groups = self._placed(step, self._announce(step, launches), rows)
         self._router.open_step(
             plan.counts.batch,
             groups,
@@ -220,17 +225,30 @@ class RolloutRunner:
             groups.append(LaunchedGroup(uid, launch.route, sessions_of(row, self.sessions)))
         return groups
 
-    def _placed(self, step: RolloutStep, groups: list[LaunchedGroup]) -> list[LaunchedGroup]:
+    def _arranged(self, plan: StepPlan, drawn: Sequence[int]) -> tuple[StepPlan, set[int], Any]:
+        """The plan with the groups that a policy by history places, their prompts, and its replicas, if it says any."""
+        if self._arrange is None or not plan.by_history:
+            return plan, set(), None
+        launches = self._ledger.preview(plan, drawn)
+        rows = [self._stream.rows[launch.prompt] for launch in launches]
+        sessions = [sessions_of(row, self.sessions) for row in rows]
+        found = self._arrange(plan, [prompt_key(row) for row in rows], [x.route for x in launches], sessions)
+        if found is None:
+            return plan, set(), None
+        return found.plan, {launches[i].prompt for i in found.placed}, found.replicas
+
+    def _placed(self, step: RolloutStep, groups: list[LaunchedGroup], rows: Any = None) -> list[LaunchedGroup]:
         """The groups with the slots of a plan by history, else of the user's own placements, if there are any."""
-        if step.plan.by_history and self._place is not None:
-            names = [prompt_key(self._stream.rows[step.uids[g.uid]]) for g in groups]
-            rows = self._place(step.plan, names, [g.sessions for g in groups])
-            if rows is not None:  # without a tail pool a slot is a replica
-                return [group._replace(slots=row) for group, row in zip(groups, rows, strict=True)]
+        if rows is not None:
+            first = {route: step.plan.tail_replicas.start if route in TAIL_ROUTES else 0 for route in ROUTES}
+            return [
+                group._replace(slots=tuple(int(replica) - first[group.route] for replica in row))
+                for group, row in zip(groups, rows, strict=True)
+            ]
         pools = {"tail": (True, step.plan.tail_replicas), "bulk": (False, step.plan.bulk_replicas)}
         for pool, placement in self._placements.items():
             is_tail, replicas = pools[pool]
-            mine = [i for i, group in enumerate(groups) if (group.route == "tail") == is_tail]
+            mine = [i for i, group in enumerate(groups) if (group.route in TAIL_ROUTES) == is_tail]
             keys = [prompt_key(self._stream.rows[step.uids[groups[i].uid]]) for i in mine]
             slots = placement.slots(
                 [PlacedGroup(key, groups[i].sessions) for key, i in zip(keys, mine, strict=True)], len(replicas)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tailsieve_verl.core.dispatch import Dispatcher
-from tailsieve_verl.core.plan import Granularity, Route
+from tailsieve_verl.core.plan import TAIL_ROUTES, Granularity, Route
 from tailsieve_verl.core.step import StepTracker, Verdict
 
 
@@ -178,8 +178,8 @@ class TailSieveRouter:
         self._acquires = self._acquire_ns = 0
         self._bulk_replicas, self._bulk_placement = bulk_replicas, bulk_placement
         self._tracker = StepTracker(batch, [(g.uid, g.route) for g in groups])
-        tail = [g for g in groups if g.route == "tail"]
-        bulk = [g for g in groups if g.route != "tail"]
+        tail = [g for g in groups if g.route in TAIL_ROUTES]
+        bulk = [g for g in groups if g.route not in TAIL_ROUTES]
         if tail:
             self._register(tail, tail_replicas, tail_placement, planned=True)
         self._register(bulk, bulk_replicas, bulk_placement, planned=True)

@@ -173,7 +173,7 @@ class TailSieveTrainer(PPOTrainerSync):
                 if (placement := build_placement(settings, pool)) is not None
             },
             selector=GuardedSelector(build_selector(settings), settings.callback_deadline_s),
-            place=self.policy.place,
+            arrange=self.policy.arrange,
         )
         spec = settings.speculation
         if spec.enabled:

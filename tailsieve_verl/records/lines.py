@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tailsieve_verl.core.plan import Decision, GroupRecord, StepObservation, StepPlan
+from tailsieve_verl.core.plan import TAIL_ROUTES, Decision, GroupRecord, StepObservation, StepPlan
 
 #: Version of the lines. 1: all groups of every step. 2: large steps are sampled, with ``totals``.
 SCHEMA = 2
@@ -105,7 +105,7 @@ def sampled(groups: Sequence[GroupRecord], most_requests: int) -> list[GroupReco
     for i, group in enumerate(groups):
         strata.setdefault((group.route, group.status), []).append(i)
         if group.status == "trained" and group.generated_s is not None:
-            pool = group.route == "tail"
+            pool = group.route in TAIL_ROUTES
             if pool not in last or group.generated_s > (groups[last[pool]].generated_s or 0.0):
                 last[pool] = i
     kept = set(last.values())

@@ -114,11 +114,13 @@ class Rollout:
         """Run one step and show it to the policy."""
         plan = self.policy.plan(step=number, carried=len(self.ledger.carried), last=last)
         first = self.ledger.drawn
-        launches = self.ledger.open(plan, range(first, first + self.ledger.to_draw(plan)))
+        drawn = range(first, first + self.ledger.to_draw(plan))
+        plan, placed, rows = self._arranged(plan, self.ledger.preview(plan, drawn))
+        launches = self.ledger.open(plan, drawn, placed)
         prompts = [launch.prompt for launch in launches]
         lengths = self.workload.lengths(prompts, [self.attempts.pop(p, 0) for p in prompts], number)
         factor = self.machine.slowness(number)
-        where = self._place(plan, prompts, lengths)
+        where = self._place(plan, lengths) if rows is None else rows
         outcome = self._engines(plan, prompts, lengths, where)
         end = outcome.finish.reshape(lengths.shape) * factor
         tracker = self._track(plan, launches, end)
@@ -146,14 +148,20 @@ class Rollout:
             int(np.bincount(where.ravel()).max()),
         )
 
-    def _place(self, plan: StepPlan, prompts: list[int], lengths: Floats) -> NDArray[np.int64]:
+    def _arranged(self, plan: StepPlan, launches: list[Launch]) -> tuple[StepPlan, set[int], NDArray[np.int64] | None]:
+        """The plan with the groups that a policy by history places, their prompts, and its replicas, if it says any."""
+        if self.placement is not None or not isinstance(self.policy, HistorySelector):
+            return plan, set(), None
+        keys = [str(name) for name in self.workload.identity([launch.prompt for launch in launches]).tolist()]
+        routes = [launch.route for launch in launches]
+        found = self.policy.arrange(plan, keys, routes, [self.workload.n] * len(keys))
+        if found is None:
+            return plan, set(), None
+        return found.plan, {launches[i].prompt for i in found.placed}, found.replicas
+
+    def _place(self, plan: StepPlan, lengths: Floats) -> NDArray[np.int64]:
         if self.placement is not None:
             return self.placement.place(lengths, self.machine.replicas)
-        if isinstance(self.policy, HistorySelector):
-            keys = [str(name) for name in self.workload.identity(prompts).tolist()]
-            placed = self.policy.place(plan, keys, [lengths.shape[1]] * len(keys))
-            if placed is not None:
-                return placed
         tail = range(plan.counts.tail)  # the ledger launches the tail groups first
         return TailSieve(tail, plan.m, plan.tail_placement, plan.bulk_placement).place(lengths, plan.replicas)
 

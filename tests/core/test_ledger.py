@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,16 @@ from tailsieve_verl.core.step import StepTracker
 REPLICAS = 4
 
 
+def m_of(plan):
+    """Tail replicas: where there is a split, groups may be placed in its tail pool."""
+    return plan.m or plan.q
+
+
 class Run:
     """A miniature shell: launches, finishes groups in random order, fails some, cuts, and closes."""
 
-    def __init__(self, n_groups, stream, rng, fail_share=0.0):
+    def __init__(self, n_groups, stream, rng, fail_share=0.0, placing=False):
+        self.placing = placing
         self.n_groups, self.stream, self.rng, self.fail_share = n_groups, stream, rng, fail_share
         self.ledger = Ledger(max_retries=2)
         self.trained, self.dropped = [], []
@@ -33,6 +40,22 @@ class Run:
     @property
     def left(self):
         return None if self.stream is None else self.stream - self.drawn + len(self.ledger.waiting)
+
+    def place(self, plan, drawn):
+        """Some of the fresh groups that the batch needs, at random."""
+        preview = self.ledger.preview(plan, drawn)
+        assert preview == self.ledger.preview(plan, drawn)  # it changes nothing
+        fresh = [launch.prompt for launch in preview if launch.route == "fresh"]
+        needed = len(fresh) - plan.counts.left_over
+        count = self.rng.randint(0, max(0, needed)) if self.placing and m_of(plan) else 0
+        counts = replace(
+            plan.counts,
+            fresh=plan.counts.fresh - count,
+            fresh_needed=plan.counts.fresh_needed - count,
+            placed=count,
+        )
+        assert (counts.batch, counts.left_over) == (plan.counts.batch, plan.counts.left_over)
+        return replace(plan, counts=counts), set(self.rng.sample(fresh, count))
 
     def step(self, number, q, m, last=False):
         ledger, carried = self.ledger, len(self.ledger.carried)
@@ -55,7 +78,10 @@ class Run:
             return named
 
         carried_before = ledger.carried
-        launches = ledger.open(plan, self.draw(ledger.to_draw(plan)))
+        drawn = self.draw(ledger.to_draw(plan))
+        plan, placed = self.place(plan, drawn)
+        launches = ledger.open(plan, drawn, placed)
+        assert {x.prompt for x in launches if x.route == "placed"} == placed
         assert tuple(x.prompt for x in launches if x.route == "tail") == carried_before[: plan.counts.tail]
         tracker = StepTracker(plan.counts.batch, name(launches))
         stragglers, clock, failures = (), 0.0, 0
@@ -98,10 +124,11 @@ class Run:
     n_groups=st.integers(2, 12),
     steps=st.integers(1, 12),
     fail_share=st.sampled_from([0.0, 0.0, 0.05, 0.3]),
+    placing=st.booleans(),
     data=st.data(),
 )
-def test_every_prompt_is_trained_exactly_once(seed, n_groups, steps, fail_share, data):
-    run = Run(n_groups, None, random.Random(seed), fail_share)
+def test_every_prompt_is_trained_exactly_once(seed, n_groups, steps, fail_share, placing, data):
+    run = Run(n_groups, None, random.Random(seed), fail_share, placing)
     for step in range(1, steps + 1):
         q = data.draw(st.integers(0, n_groups - 1), label="q")
         m = data.draw(st.integers(1, REPLICAS - 1), label="m") if q else 0
@@ -162,6 +189,7 @@ def opened(n_groups=2, q=1):
         (lambda ledger: ledger.close([0, 7], [1]), "not in flight"),
         (lambda ledger: ledger.state_dict(), "still open|is open"),
         (lambda ledger: ledger.draw_extra([9], must_finish=False), "out of order"),
+        (lambda ledger: Ledger().open(ledger._plan, [0, 1, 2], [1]), "plans 0 placed"),
     ],
 )
 def test_breaches_are_refused(breach, said):

@@ -118,7 +118,7 @@ def test_a_history_from_before_places_from_the_second_step_on():
     for k in range(1, EPOCH + 1):
         run.step(k)
     fresh = HistorySelector(
-        Controller(ControllerConfig(), N, R, curve=DENSE), SelectorConfig("history", 12), taught.forecast
+        Controller(ControllerConfig(), N, R, curve=DENSE), SelectorConfig("history", scenarios=12), taught.forecast
     )
     again = rollout(fresh)
     again.step(1)
@@ -133,10 +133,11 @@ def test_groups_of_different_sizes_or_unknown_ones_are_dealt():
     plan = policy.plan(step=99)
     keys = [str(i) for i in range(N)]
     assert plan.by_history
-    assert policy.place(plan, keys, [SESSIONS] * N).shape == (N, SESSIONS)
-    assert policy.place(plan, keys, [SESSIONS] * (N - 1) + [1]) is None
-    assert policy.place(plan, [f"new{i}" for i in range(N)], [SESSIONS] * N) is None
-    assert policy.place(replace(plan, by_history=False), keys, [SESSIONS] * N) is None
+    routes = ["fresh"] * N
+    assert policy.arrange(plan, keys, routes, [SESSIONS] * N).replicas.shape == (N, SESSIONS)
+    assert policy.arrange(plan, keys, routes, [SESSIONS] * (N - 1) + [1]) is None
+    assert policy.arrange(plan, [f"new{i}" for i in range(N)], routes, [SESSIONS] * N) is None
+    assert policy.arrange(replace(plan, by_history=False), keys, routes, [SESSIONS] * N) is None
 
 
 def test_a_pin_hands_over_to_the_controller():
@@ -151,16 +152,42 @@ def test_a_pin_hands_over_to_the_controller():
     assert "pinned" in run.step(2 * EPOCH + 1).decision.reason
 
 
-def test_a_resume_decides_the_same():
-    straight = rollout(selector("auto"))
+def test_a_deferral_leaves_only_surprises_over_and_places_long_prompts_while_they_are_fresh():
+    run = rollout(selector(q=2), MILD)
+    steps = [run.step(k) for k in range(1, 4 * EPOCH + 1)]
+    placed = [s for s in steps if s.observation.plan.by_history]
+    assert placed
+    fresh_in_tail = 0
+    for step in placed[2:]:
+        plan = step.observation.plan
+        assert plan.counts.tail == plan.counts.left_over == 2
+        assert sum(g.status == "cut" for g in step.observation.groups) == 2
+        for group in step.observation.groups:
+            pool = plan.tail_replicas if group.route in ("tail", "placed") else plan.bulk_replicas
+            assert set(group.replicas) <= set(pool)
+            assert group.route == "fresh" or group.status == "trained"
+        fresh_in_tail += plan.counts.placed
+    assert fresh_in_tail
+    assert (placed[-1].decision.q, placed[-1].decision.m) == (2, run.policy._m)
+
+
+def test_a_deferral_does_not_wait_for_surprises():
+    none, some = (rollout(selector(q=q), CHANCE) for q in (0, 1))
+    times = [seconds([run.step(k) for k in range(1, 4 * EPOCH + 1)][EPOCH + 2 :]) for run in (none, some)]
+    assert times[1] < 0.9 * times[0]
+
+
+@pytest.mark.parametrize("q", [0, 2])
+def test_a_resume_decides_the_same(q):
+    straight = rollout(selector("auto", q=q))
     expected = [straight.step(k) for k in range(1, 4 * EPOCH + 1)]
-    run = rollout(selector("auto"))
+    run = rollout(selector("auto", q=q))
     for k in range(1, 4 * EPOCH + 1):
         found = run.step(k)
         ours = expected[k - 1]
         assert found.decision.reason == ours.decision.reason
         assert found.observation.generation_s == ours.observation.generation_s
-        resumed = selector("auto")
+        resumed = selector("auto", q=q)
         resumed.load_state_dict(json.loads(json.dumps(run.policy.state_dict())))
         resumed.forecast.load_arrays(run.policy.forecast.arrays())
         run.policy = resumed
@@ -172,11 +199,12 @@ def test_a_resume_decides_the_same():
     n_groups=st.integers(2, 8),
     replicas=st.integers(2, 5),
     repeats=st.booleans(),
+    q=st.integers(0, 1),
 )
-def test_every_prompt_is_trained_once_whoever_plans(seed, n_groups, replicas, repeats):
+def test_every_prompt_is_trained_once_whoever_plans(seed, n_groups, replicas, repeats, q):
     """Transitions at random, epochs that end anywhere, prompts that repeat inside an epoch."""
     rng = random.Random(seed)
-    policy = selector("auto", n_groups=n_groups, replicas=replicas)
+    policy = selector("auto", n_groups=n_groups, replicas=replicas, q=q)
     data_set = rng.randint(1, n_groups) if repeats else rng.randint(n_groups, 4 * n_groups)
     run = rollout(policy, seed=seed % 1000, data_set=data_set, n_groups=n_groups, replicas=replicas)
     trained = []
@@ -186,9 +214,9 @@ def test_every_prompt_is_trained_once_whoever_plans(seed, n_groups, replicas, re
         step = run.step(k, last=k == 12)
         plan = step.observation.plan
         carried = plan.counts.tail + plan.counts.residual
-        assert carried + plan.counts.fresh == n_groups + plan.counts.left_over
+        assert carried + plan.counts.placed + plan.counts.fresh == n_groups + plan.counts.left_over
         if plan.by_history:
-            assert plan.counts.left_over == 0
+            assert plan.counts.left_over == (0 if k == 12 else q)
         assert len(step.prompts) == n_groups
         trained += step.prompts.tolist()
     assert sorted(trained) == list(range(12 * n_groups))
@@ -202,7 +230,7 @@ def test_slowness_is_the_measured_time_over_the_curve_s():
     assert slowness(step.observation.groups, DENSE) == pytest.approx(np.log(run.machine.slowness(1)), abs=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{"name": "cutoff"}, {"scenarios": 0}, {"control_every": 1}])
+@pytest.mark.parametrize("settings", [{"name": "cutoff"}, {"q": -1}, {"scenarios": 0}, {"control_every": 1}])
 def test_settings_out_of_range_are_refused(settings):
     with pytest.raises(ValueError, match="must be"):
         SelectorConfig(**settings)
