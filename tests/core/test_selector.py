@@ -242,3 +242,13 @@ def test_a_forecast_is_kept_up_under_the_cutoff_as_well():
     run.step(1)
     assert len(policy.forecast.history) >= N
     assert isinstance(policy.forecast, LengthForecast)
+
+
+def test_a_run_that_selected_by_the_cutoff_goes_on_with_its_controller():
+    plain = rollout(Controller(ControllerConfig(), N, R, curve=DENSE))
+    for k in range(1, EPOCH + 1):
+        plain.step(k)
+    policy = selector()
+    policy.load_state_dict(json.loads(json.dumps(plain.policy.state_dict())))
+    assert (policy.controller.q, policy.controller.m) == (plain.policy.q, plain.policy.m)
+    assert not policy.by_history
