@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, three loads: a minute")
     parser.add_argument("--seeds", type=int, default=6, help="streams of each load (default: 6)")
     parser.add_argument("--loads", nargs="*", help="only loads whose names contain one of these")
+    parser.add_argument("--replicas", nargs="*", type=int, help="only these R")
     parser.add_argument("--policies", nargs="*", default=POLICIES, help="as in tailsieve simulate --policy")
     parser.add_argument("--curve", default="dense", choices=list(SHAPES), help="shipped decode curve")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -63,6 +64,7 @@ def main() -> None:
         (case, replicas, policy, seed)
         for case in cases
         for replicas in case.replicas
+        if not args.replicas or replicas in args.replicas
         for seed in range(args.seeds)
         for policy in args.policies
         if (case.name, str(replicas), policy, str(seed)) not in done
