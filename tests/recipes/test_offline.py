@@ -172,6 +172,38 @@ def test_regimes_cover_both_baselines(quick):
     assert all(0.5 < float(row[key]) < 3 for row in rows for key in ("over_group", "over_verl"))
 
 
+def test_drafts_speed_every_dispatch_up_and_live_depth_most(quick):
+    rows = {(r["curve"], r["R"], r["dispatch"], r["drafts"]): float(r["over_group"]) for r in quick("drafts")}
+    places = {key[:2] for key in rows}
+    assert len(places) == 3
+    for place in places:
+        assert rows[*place, "uniform by group", "no drafts"] == 1
+        for dispatch in ("uniform by group", "verl's default"):
+            none, one, live = (rows[*place, dispatch, kind] for kind in ("no drafts", "one depth", "live depth"))
+            assert none < one < live
+        assert rows[*place, "two pools", "a depth by route"] >= rows[*place, "two pools", "one depth"]
+
+
+def test_table_2_has_the_papers_columns_and_the_baselines_it_lacks(quick, scripts):
+    rows = quick("table2")
+    assert {r["method"] for r in rows} == {"routing", "MTP", "DFlash"}
+    assert {r["policy"] for r in rows} == set(scripts("table2").ROWS)
+    found = {(r["load"], r["curve"], r["policy"], r["method"]): float(r["over_group"]) for r in rows}
+    assert {value for key, value in found.items() if key[2:] == ("uniform by group", "routing")} == {1}
+    for (load, curve, policy, method), value in found.items():
+        if policy == "verl's default, live depth":
+            assert value > found[load, curve, "verl's default", method] > 0
+
+
+def test_a_pair_of_depths_is_at_least_as_good_as_the_same_one_twice(quick):
+    for row in quick("fig6a"):
+        assert int(row["d_bulk"]) + int(row["d_tail"]) == 2 * int(row["d_base"])
+        assert float(row["routes"]) >= float(row["same"])
+        assert float(row["live"]) > float(row["verl"])
+    points = quick("fig6a", points=True)
+    assert {int(p["d_bulk"]) + int(p["d_tail"]) for p in points} == {2, 4, 6}
+
+
 def test_curves_are_read_and_scaled(scripts, tmp_path, monkeypatch):
     common = scripts("offline_common")
     header = "source,model,gpu,engine,tp,concurrency,context_tokens,tpot_ms,tokens_per_s,kind\n"

@@ -21,11 +21,14 @@ NAMES = (
     "tableA3",
     "figB1",
     "table1",
+    "table2",
     "table4",
+    "fig6a",
     "fig6b",
     "figD1",
     "appendixE",
     "regimes",
+    "drafts",
 )
 
 

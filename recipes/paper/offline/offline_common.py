@@ -21,7 +21,7 @@ from tailsieve_verl.simulate.costs import SHAPES
 from tailsieve_verl.simulate.engine import EngineCosts
 from tailsieve_verl.simulate.plots import COLOURS as COLOURS
 from tailsieve_verl.simulate.policies import parse_policy
-from tailsieve_verl.simulate.rollout import Machine, Rollout, SimulatedStep
+from tailsieve_verl.simulate.rollout import Machine, PoolDrafts, Rollout, SimulatedStep
 from tailsieve_verl.simulate.workload import SyntheticWorkload, Workload
 from tailsieve_verl.traces.files import read_trace
 from tailsieve_verl.traces.synthetic import LengthModel
@@ -195,10 +195,19 @@ class Replayed:
 # ---- simulated runs -----------------------------------------------------------------------------------------------
 
 
-def start(text: str, workload: Workload, n_groups: int, replicas: int, curve: NamedCurve, **machine: Any) -> Rollout:
+def start(
+    text: str,
+    workload: Workload,
+    n_groups: int,
+    replicas: int,
+    curve: NamedCurve,
+    drafts: PoolDrafts | None = None,
+    **machine: Any,
+) -> Rollout:
     """A rollout under the policy named by `text` (simulate/policies.py), ready for its first step."""
     policy, placement, records = parse_policy(text).build(n_groups, replicas)
-    return Rollout(policy, workload, Machine(replicas, curve.costs, **machine), placement, records)
+    machines = Machine(replicas, curve.costs, **machine)
+    return Rollout(policy, workload, machines, placement, records, drafts or PoolDrafts())
 
 
 def run_steps(rollout: Rollout, steps: int, tick: Any = None) -> list[SimulatedStep]:
