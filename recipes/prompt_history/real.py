@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "examples" / "cpu_demo"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "cpu_demo"))
 
 from demo import CACHE, launch
 
@@ -31,13 +30,14 @@ from tailsieve_verl.workloads import counting
 from tailsieve_verl.workloads.cpu_run import CpuRun
 from tailsieve_verl.workloads.models import ensure_smollm2
 
+HERE = Path(__file__).resolve().parent
 OURS = "trainer.v1.tailsieve"
 POLICIES = {
     "verl_default": ["+tailsieve=fixed", f"{OURS}.q=0", f"{OURS}.m=0"],
     "uniform_group": ["+tailsieve=uniform_group"],
     "cutoff": ["+tailsieve=default", f"{OURS}.q=1"],
     "history": ["+tailsieve=history"],
-    "history, q=1": ["+tailsieve=history", f"{OURS}.history_q=1"],
+    "history_q1": ["+tailsieve=history", f"{OURS}.history_q=1"],
     "auto": ["+tailsieve=auto"],
 }
 PROMPTS, N = 48, 8
@@ -55,7 +55,7 @@ def main() -> int:
     rows = []
     for repeat in range(args.repeats):
         for policy in args.policies:
-            folder = CACHE / "runs" / "prompt_history" / f"{policy.replace(', ', '_')}-{repeat}"
+            folder = CACHE / "runs" / "prompt_history" / f"{policy}-{repeat}"
             steps = args.epochs * PROMPTS // N
             if not _there(folder, steps) and run_one(folder, policy, steps, repeat):
                 print(f"real: {policy}, repeat {repeat} failed and is left out", file=sys.stderr)
