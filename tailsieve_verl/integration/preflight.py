@@ -71,6 +71,11 @@ def check(config: DictConfig) -> None:
     for pool in ("tail", "bulk"):
         build_placement(settings, pool)
     build_selector(settings)
+    if settings.history_from is not None and not Path(settings.history_from).exists():
+        raise TailSieveConfigError(
+            f"{PREFIX}.history_from={settings.history_from} does not exist; give the folder of an earlier run, its "
+            f"history.npz, or its trainer.rollout_data_dir."
+        )
     check_sampling(config, settings.sampling)
     check_speculation(config, settings.speculation, vllm)
     if replicas == 1 or n_groups == 1:
