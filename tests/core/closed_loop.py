@@ -56,7 +56,8 @@ class Load:
         return np.asarray(prompts)
 
     def one(self, prompt, attempt, step):
-        rng = np.random.default_rng((self.seed, prompt, attempt))
+        # Not (seed, prompt, 0): numpy takes trailing zeros for nothing, and the first attempt would repeat the level.
+        rng = np.random.default_rng((self.seed, prompt, 1 + attempt))
         level = np.random.default_rng((self.seed, prompt)).normal() * self.prompt
         values = self.median * np.exp(level + rng.normal(size=SESSIONS) * self.response)
         values = np.minimum(values, LONGEST * self.median / MEDIAN)

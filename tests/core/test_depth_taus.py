@@ -24,9 +24,9 @@ def names(plan, tail, bulk):
     return (bulk,) * (R - plan.m) + (tail,) * plan.m
 
 
-def drafting(steps, tables, *, told=True, policy=None, load=LOADS["real"], noise=0.0):
+def drafting(steps, tables, *, told=True, policy=None):
     """Steps of a closed loop whose pools follow ``tables(step)``, (tail, bulk): observation and decision."""
-    rollout = Rollout(load, DENSE, noise)
+    rollout = Rollout(LOADS["real"], DENSE)
     policy = policy or Controller(ControllerConfig(8, M), N, R)
     for step in range(1, steps + 1):
         tail, bulk = tables(step)
@@ -45,10 +45,6 @@ def held():
     return policy
 
 
-def errors(steps):
-    return np.array([d.prediction_error for *_, d in steps if d.prediction_error is not None])
-
-
 def test_each_table_has_its_own_curve():
     *_, (policy, _, _) = drafting(12, lambda step: ("5", "1"))
     taus, sizes = policy.evidence.taus, np.arange(1, 12)
@@ -57,18 +53,9 @@ def test_each_table_has_its_own_curve():
         assert np.abs(taus.curve(tail=tail)(sizes) / truth - 1).max() < 0.06, name
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_predictions_are_better_than_with_one_curve_for_both_pools(noise):
-    """Pools held at a split, so that the error is not one of moving."""
-    found = {}
-    for told in (True, False):
-        steps = drafting(40, lambda step: ("5", "1"), told=told, policy=held(), noise=noise)
-        found[told] = np.abs(errors(steps)[5:])
-    assert found[True].mean() <= found[False].mean()
-
-
 def test_what_other_splits_take_is_predicted_by_each_pool_s_own_curve():
-    """The truth: a predictor with the true curves on the same history."""
+    """The truth: a predictor with the true curves on the same history. For the split in force the measured slowness of
+    each pool makes up for a wrong curve, elsewhere nothing does."""
     wrong = {}
     for told in (True, False):
         *_, (policy, observation, _) = drafting(15, lambda step: ("5", "1"), told=told)
