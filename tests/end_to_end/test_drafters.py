@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 SPEC = "trainer.v1.tailsieve.speculation"
 #: Prompts have 20 to 40 tokens and long responses ask for 96 and more: many end where the model's length does.
 LONGEST = 112
+#: Scale of the target's logits: at temperature 1 it then says what a drafter says about every second time.
+SHARP = 0.6
 #: Largest difference of a token's probability, rollout against training, over all tokens of a step.
 CLOSE = 1e-3
 
@@ -62,7 +64,7 @@ def method(request):
 def run(method, tmp_path_factory):
     folder = tmp_path_factory.mktemp(method)
     ensure_tiny(MODEL)
-    target = drafters.make_target(MODEL, folder / "target", mtp=True)
+    target = drafters.make_target(MODEL, folder / "target", mtp=True, sharpness=SHARP)
     speculation = [f"{SPEC}.method=mtp", f"{SPEC}.depth={{bulk:2,tail:{{1:5,4:3}}}}"] if method == "mtp" else []
     return started(
         folder, target, "actor_rollout_ref.actor.optim.lr=1e-9",
@@ -78,7 +80,7 @@ def test_recomputed_log_probabilities_agree_with_rollout_ones_up_to_the_cap(run,
     assert all(math.isfinite(x) and x < CLOSE for x in found), (method, found)
 
 
-def test_an_mtp_head_keeps_its_weights_and_its_acceptance_over_weight_syncs(run, method):
+def test_a_head_of_the_checkpoint_keeps_its_weights_and_its_acceptance_over_weight_syncs(run, method):
     if method != "mtp":
         pytest.skip("no drafter")
     steps = read_steps(run.out)
@@ -95,7 +97,7 @@ def ruined(tmp_path_factory):
     """A draft model that the fourth weight sync, which is before step 4, ruins; the policy learns."""
     folder = tmp_path_factory.mktemp("ruined")
     ensure_tiny(MODEL)
-    target = drafters.make_target(MODEL, folder / "target")
+    target = drafters.make_target(MODEL, folder / "target", sharpness=SHARP)
     drafter = drafters.make_draft_model(target, folder / "drafter")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_USE_EXTERNAL_MODULES", "tests.end_to_end.drafter_corruption")
@@ -127,8 +129,9 @@ def test_a_draft_model_that_a_sync_ruins_is_told_and_switched_off_on_the_routes_
 
 
 def test_the_run_with_a_ruined_drafter_has_right_log_probabilities(ruined):
-    """The policy changes, and verl sends its weights in bfloat16: closer than that they cannot be after step 1."""
+    """In every step, so the policy's own weights arrived as well: they change from step to step."""
     found = differences(ruined)
     assert len(found) == 6
-    assert found[0] < CLOSE
-    assert max(found) < 0.1, found
+    assert max(found) < CLOSE, found
+    norms = [float(x) for x in re.findall(r"actor/grad_norm:(?:np\.float\d+\()?([0-9.e+-]+)", ruined.log)]
+    assert min(norms) > 0
