@@ -53,5 +53,5 @@ def test_a_deferral_of_more_than_half_is_refused():
 def test_an_earlier_run_that_is_not_there_is_named_before_anything_starts(tmp_path):
     source = "trainer.v1.tailsieve.history_from="
     preflight.check(compose("+tailsieve=history", f"{source}{tmp_path}", n_groups=8, n=4, replicas=4))
-    with pytest.raises(TailSieveConfigError, match="history_from=.*none does not exist"):
+    with pytest.raises(TailSieveConfigError, match=r"history_from=.*none does not exist"):
         preflight.check(compose("+tailsieve=history", f"{source}{tmp_path}/none", n_groups=8, n=4, replicas=4))
