@@ -41,13 +41,17 @@ class Chooser:
 
     def predicted(self, placement: str, tables: Sequence[DepthTable] | None) -> float:
         """Makespan of the history under a placement, seconds."""
+        return max(self.times(placement, tables))
+
+    def times(self, placement: str, tables: Sequence[DepthTable] | None) -> list[float]:
+        """The same for each replica."""
         where = place(placement, self.load.history, self.load.history, REPLICAS)
         times = []
         for rank in range(REPLICAS):
             curve = self.none if tables is None else self._curve(tables[rank])
             lengths = np.sort(self.load.history[where == rank])[::-1]
             times.append(float(curve(np.arange(1, lengths.size + 1)) @ (lengths - np.append(lengths[1:], 0))))
-        return max(times)
+        return times
 
     def pools(self, tables: Sequence[DepthTable] | None) -> str:
         """The two pools with the number of tail groups that is best at these depths."""
@@ -59,9 +63,13 @@ class Chooser:
         return min(range(DEEPEST + 1), key=lambda d: self._with(placement, (d, d)))
 
     def best_pair(self) -> tuple[int, int]:
-        """The best depths of the bulk and the tail pool."""
-        pairs = [(b, t) for b in range(DEEPEST + 1) for t in range(DEEPEST + 1)]
-        return min(pairs, key=lambda pair: self._with(None, pair))
+        """The best depths of the bulk and the tail pool; where the makespan is the same, the faster other pool."""
+
+        def cost(pair: tuple[int, int]) -> tuple[float, float]:
+            times = self.times(self.pools(constants(*pair)), constants(*pair))
+            return max(times), sum(times)
+
+        return min(((b, t) for b in range(DEEPEST + 1) for t in range(DEEPEST + 1)), key=cost)
 
     def _with(self, placement: str | None, pair: tuple[int, int]) -> float:
         tables = constants(*pair)

@@ -60,14 +60,15 @@ def main():
     for line in sys.stdin:
         message = json.loads(line)
         if message["op"] == "load":
-            requests = message["requests"]
+            requests, depths = message["requests"], message.get("depths")
             send(event="armed")
         elif message["op"] == "go":
             if fault == "dies_running":
                 sys.exit("RuntimeError: out of memory")
             if fault == "hangs_running":
                 time.sleep(600)
-            send(event="done", **run(requests))
+            drafting = {} if depths is None else {"drafting": {"table": depths}}
+            send(event="done", **run(requests), **drafting)
         else:
             return
 

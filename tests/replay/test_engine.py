@@ -27,6 +27,13 @@ def test_all_replicas_run_their_load_and_one_without_does_nothing(two):
     assert two[0].facts["max_num_seqs"] == 16
 
 
+def test_each_replica_gets_its_draft_depths_and_says_what_it_drafted(two):
+    load = [([1, 2, 3], 2)]
+    runs = run_together(two, [load, load], depths=[[3, 3, 1], [5]])
+    assert [run.drafting["table"] for run in runs] == [[3, 3, 1], [5]]
+    assert all(run.drafting is None for run in run_together(two, [load, load]))
+
+
 def test_a_worker_that_dies_at_its_start_is_named_with_the_end_of_its_log(spec):
     spec = replace(spec, extra={"fault": "dies"})
     with (
