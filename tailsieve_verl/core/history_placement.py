@@ -144,6 +144,13 @@ def dealt_seconds(lengths: Floats, where: Ints, replicas: int, curve: DecodeCurv
     return np.asarray(np.max(times, axis=0))
 
 
+def dealt(scenarios: Floats, replicas: int, curve: DecodeCurve) -> Layout:
+    """verl's default dispatch of the same scenarios, [S, G, n]."""
+    _, groups, n = scenarios.shape
+    where = verl_default(groups, n, replicas)
+    return Layout(where, dealt_seconds(_limited(scenarios), where, replicas, curve))
+
+
 def verl_default(groups: int, n: int, replicas: int) -> Ints:
     """Replica of each request under verl's default dispatch, [groups, n]: dealt one by one."""
     return np.arange(groups * n, dtype=np.int64).reshape(groups, n) % replicas

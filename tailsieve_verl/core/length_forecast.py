@@ -42,8 +42,8 @@ RECENT = 8192
 WINDOW = RECENT // 16
 #: A response this many standard deviations above its prompt's level is a runaway, not the tail of the others.
 RUNAWAY_AT = 4.0
-#: Runaways are rare: their share is learned over so many of them, however long that takes, or over so many responses.
-RUNAWAYS, RUNAWAY_MEMORY = 64.0, 200_000.0
+#: Runaways are rare: their share is learned over about so many of them, within these bounds in responses.
+RUNAWAYS, RUNAWAY_MEMORY = 32.0, (2_000.0, 200_000.0)
 #: Lengths of runaways that are kept.
 RUNAWAY_LENGTHS = 256
 #: Runaways that count for the belief that all prompts have the same chance of them.
@@ -303,9 +303,8 @@ class LengthForecast:
             self._spread += weight * (max(spread, LEAST_SPREAD) - self._spread)
         away = deviation > RUNAWAY_AT * self._spread
         runs = away.sum(axis=1).astype(np.float64)
-        keep = max(0.0, 1.0 - logs.size / RUNAWAY_MEMORY)
-        if self._runaway > RUNAWAYS:
-            keep = min(keep, RUNAWAYS / self._runaway)
+        memory = np.clip(RUNAWAYS / max(self.runaway_share, 1e-6), *RUNAWAY_MEMORY)
+        keep = max(0.0, 1.0 - logs.size / float(memory))
         self._runaway = keep * self._runaway + float(runs.sum())
         self._responses = keep * self._responses + float(logs.size)
         self._pairs = keep * self._pairs + float((runs * (runs - 1.0)).sum())

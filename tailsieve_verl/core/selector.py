@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from tailsieve_verl.core.controller import Controller
 from tailsieve_verl.core.decode import DecodeCurve
-from tailsieve_verl.core.history_placement import Layout, dealt_seconds, lay_out, lay_out_deferred, verl_default
+from tailsieve_verl.core.history_placement import Layout, dealt, dealt_seconds, lay_out, lay_out_deferred, verl_default
 from tailsieve_verl.core.length_forecast import Forecast, LengthForecast
 from tailsieve_verl.core.outer import best_split
 from tailsieve_verl.core.plan import Decision, GroupRecord, Route, StepObservation, StepPlan
@@ -56,6 +56,9 @@ UNSURE = 0.03
 PRIOR_SPREAD, PRIOR_STEPS = 0.05, 2
 #: Gain (log) that the cutoff must promise over history for `auto` to go back to it.
 LEAVE_GAIN = 0.01
+#: Least predicted gain over verl's default dispatch for which requests are placed in blocks: they are fitted to the
+#: scenarios that predict it, and so a little too good.
+LEAST_GAIN = 0.02
 #: Gain for which a placed step's tail pool takes another replica or gives one up.
 LEAST_MOVE = 0.01
 #: Draws of the lengths that were cut, and their seed.
@@ -182,7 +185,7 @@ class HistorySelector:
             return None
         scenarios = self.forecast.scenarios(forecast, sessions[0], self.config.scenarios, SEED + plan.step)
         if not counts.left_over:
-            layout = lay_out(scenarios, forecast.work, plan.replicas, curve)
+            layout = self._best_of(scenarios, forecast.work, curve)
         else:
             groups = tuple(np.array([route == name for route in routes]) for name in ("tail", "residual"))
             if len(keys) - int(groups[0].sum() + groups[1].sum()) <= counts.left_over:
@@ -198,6 +201,12 @@ class HistorySelector:
         fewer = len(placed)
         counts = replace(counts, fresh=counts.fresh - fewer, fresh_needed=counts.fresh_needed - fewer, placed=fewer)
         return Arrangement(replace(plan, counts=counts), placed, layout.replicas)
+
+    def _best_of(self, scenarios: Floats, work: Floats, curve: DecodeCurve) -> Layout:
+        """Blocks by predicted length, or verl's default dispatch where they are not predicted to gain over it."""
+        blocks = lay_out(scenarios, work, self.context.replicas, curve)
+        default = dealt(scenarios, self.context.replicas, curve)
+        return blocks if blocks.mean_s < (1.0 - LEAST_GAIN) * default.mean_s else default
 
     def _look_around(
         self,
@@ -347,7 +356,7 @@ class HistorySelector:
 
     def _laid_out(self, forecast: Forecast, n: int, step: int, curve: DecodeCurve) -> Layout:
         scenarios = self.forecast.scenarios(forecast, n, self.config.scenarios, SEED + step)
-        return lay_out(scenarios, forecast.work, self.context.replicas, curve)
+        return self._best_of(scenarios, forecast.work, curve)
 
     def _is_ours(self, plan: StepPlan) -> bool:
         """Whether a plan is one of :meth:`plan`'s own: placed, or a control step."""

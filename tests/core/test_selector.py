@@ -46,13 +46,15 @@ def test_from_the_second_pass_on_nothing_is_cut_and_long_prompts_are_on_few_repl
     steps = [run.step(k) for k in range(1, 3 * EPOCH + 1)]
     placed = [s for s in steps if s.observation.plan.by_history]
     assert [s.observation.plan.step for s in placed] == list(range(EPOCH + 2, 3 * EPOCH + 1))
+    uneven = 0
     for step in placed[1:]:  # the first drains what the cutoff carried
-        assert all(g.status == "trained" and g.route == "fresh" for g in step.observation.groups)
-        load = Counter(r for g in step.observation.groups for r in g.replicas)
-        tokens = {r: np.mean([t for g in step.observation.groups for q, t in zip(g.replicas, g.tokens, strict=True)
-                              if q == r]) for r in load}  # fmt: skip
-        assert load[R - 1] < load[0]
-        assert tokens[R - 1] > 2 * tokens[0]
+        groups = step.observation.groups
+        assert all(g.status == "trained" and g.route == "fresh" for g in groups)
+        tokens = {r: [t for g in groups for q, t in zip(g.replicas, g.tokens, strict=True) if q == r] for r in range(R)}
+        if len(tokens[R - 1]) < len(tokens[0]):
+            uneven += 1
+            assert np.mean(tokens[R - 1]) > 2 * np.mean(tokens[0])
+    assert uneven > 0.7 * len(placed)  # the others were not predicted to gain over verl's default dispatch
 
 
 def test_placed_steps_beat_verl_s_default_dispatch_on_persistent_loads():
@@ -150,6 +152,25 @@ def test_a_pin_hands_over_to_the_controller():
     assert policy.hold_to(Pins(4, 1, "pinned"), 2 * EPOCH) == (4, 1)
     assert not policy.plan(step=13).by_history
     assert "pinned" in run.step(2 * EPOCH + 1).decision.reason
+
+
+def test_a_ranking_that_says_nothing_is_dealt_as_verl_does():
+    """The prompts' names change their meaning after the first pass."""
+    policy = selector()
+    first = rollout(policy, LengthModel(prompt_share=0.8), seed=1)
+    for k in range(1, EPOCH + 1):
+        first.step(k)
+    second, verl = (
+        rollout(p, LengthModel(prompt_share=0.8), seed=2) for p in (policy, FixedPolicy(policy.context, 0, 0))
+    )
+    second.ledger = first.ledger
+    names = second.workload.identity
+    second.workload.identity = lambda prompts: (names(prompts) * 7 + 3) % (N * EPOCH)
+    verl.ledger.drawn = verl.ledger.trained = first.ledger.trained
+    mine = [second.step(k) for k in range(EPOCH + 1, 2 * EPOCH + 1)]
+    theirs = [verl.step(k) for k in range(EPOCH + 1, 2 * EPOCH + 1)]
+    assert all(s.observation.plan.by_history for s in mine[2:])
+    assert seconds(mine[2:]) < 1.05 * seconds(theirs[2:])
 
 
 def test_a_deferral_leaves_only_surprises_over_and_places_long_prompts_while_they_are_fresh():
