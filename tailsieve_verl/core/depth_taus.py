@@ -80,7 +80,7 @@ class DepthTaus:
         """
         if not depths:
             return self._of("").observe(table, curve)
-        found = []
+        found: list[Slowness] = []
         for name in sorted(set(depths)):
             mine = np.isin(table.replica, [replica for replica, other in enumerate(depths) if other == name])
             part = replace(

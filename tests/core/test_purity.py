@@ -11,8 +11,8 @@ import pytest
 import tailsieve_verl.core as core
 
 ALLOWED = {
-    "__future__", "abc", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools", "math",
-    "numpy", "operator", "tailsieve_verl", "types", "typing",
+    "__future__", "abc", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools",
+    "math", "numpy", "operator", "tailsieve_verl", "types", "typing",
 }  # fmt: skip
 FORBIDDEN_CALLS = {"open", "print", "input", "exec", "eval"}
 FILES = sorted(Path(core.__file__).parent.glob("*.py"))
