@@ -3,7 +3,8 @@
 #   make demo         set up, then real GRPO on the CPU with TailSieve     about 5 min + 6 min
 #   make test         set up, lint, type check, all tests                  about 5 min + 12 min
 #   make test-resume  kill a real run after every step and resume it       about 10 min
-#   make compare      uniform, fixed and adaptive routing side by side     about 15 min
+#   make compare      two tasks, seven policies, side by side              about 80 min
+#   make docs         the documentation site, in .cache/site              about 1 min
 #   make bench        router and core benchmarks                           about 1 min
 #
 # TORCH_INDEX: where to take a CPU build of torch from, if pip does not find one by itself. PyTorch's own:
@@ -18,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo compare test lint test-resume bench clean
+.PHONY: setup demo compare test lint test-resume bench docs clean
 
 setup: $(READY)
 
@@ -49,6 +50,9 @@ test: lint
 
 test-resume: setup
 	TAILSIEVE_KILL_EVERY_STEP=1 $(BIN)/python -m pytest tests/end_to_end/test_resume.py
+
+docs: setup
+	$(BIN)/mkdocs build --strict
 
 bench: setup
 	for bench in benchmarks/*_bench.py; do $(BIN)/python $$bench; done
