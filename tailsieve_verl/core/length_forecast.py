@@ -210,13 +210,19 @@ class LengthForecast:
         group, response = np.nonzero(~complete)
         if not group.size or not self.ready:
             return lengths
-        level = np.where(forecast.known, forecast.level, robust_means(np.log(np.maximum(tokens, 1.0)), self.within))
+        # The run itself tells of the level as well, the more so where the history is not sure.
+        own = robust_means(np.log(np.maximum(tokens, 1.0)), self._spread)
+        error = np.maximum(forecast.error**2, 1e-6)
+        trust = np.where(forecast.known, 1.0 / (1.0 + error * tokens.shape[1] / self._within), 0.0)
+        level = trust * forecast.level + (1.0 - trust) * own
         reached = np.log(np.maximum(tokens[group, response], 1.0))
         deviations = np.sort(self._deviation)
         at = np.searchsorted(deviations, reached - level[group], side="right")
         left = deviations.size - at
         pick = at + (rng.random((count, group.size)) * left).astype(np.int64)
         drawn = level[group] + deviations[np.minimum(pick, deviations.size - 1)]
+        further = reached + 0.5 * self.within * rng.standard_exponential(drawn.shape)
+        drawn = np.where(left > 0, drawn, further)  # beyond all deviations seen: it may still go on
         # Longer than any that was no runaway, or one of those that ran away from there: it may be one.
         away = np.sort(self._runaways)
         first = np.searchsorted(away, reached, side="right")

@@ -49,6 +49,7 @@ RUN_ELSEWHERE = {
     ),
     "python recipes/paper/offline": "tests/recipes/test_offline.py",
     "python recipes/fidelity": "recipes/fidelity/results",
+    "python recipes/prompt_history": "tests/recipes/test_prompt_history.py",
     "python recipes/speculation": "recipes/speculation",
     "python benchmarks": "benchmarks",
     "python -m pytest": ".ci/run",

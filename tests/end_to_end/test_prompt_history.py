@@ -27,8 +27,8 @@ def run(tmp_path_factory):
         table = pd.read_parquet(data / f"{split}.parquet")
         table["agent_name"] = "length"
         table.to_parquet(data / f"{split}.parquet")
-    # So few tokens do not tell the decode curve; a run learns it from its first step.
-    (folder / "curve.csv").write_text("batch_size,seconds_per_token\n1,0.01\n8,0.02\n32,0.05\n")
+    # So few tokens do not tell the decode curve, which a longer run learns from its first step.
+    (folder / "curve.csv").write_text("batch_size,seconds_per_token\n1,0.01\n4,0.0102\n32,0.05\n")
     run = Run(
         folder / "out", data, "+tailsieve=history", f"trainer.v1.tailsieve.curve={folder / 'curve.csv'}",
         f"trainer.save_freq={STEPS}", f"trainer.rollout_data_dir={folder / 'dumps'}", steps=STEPS,
