@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailsieve_verl.core.controller import Controller, ControllerConfig
+from tailsieve_verl.core.history_judge import slowness
 from tailsieve_verl.core.length_forecast import LengthForecast
 from tailsieve_verl.core.policy import FixedPolicy, PolicyContext
-from tailsieve_verl.core.selector import HistorySelector, SelectorConfig, slowness
+from tailsieve_verl.core.selector import HistorySelector, SelectorConfig
 from tailsieve_verl.core.steering import FREE, Pins
 from tailsieve_verl.simulate.costs import DENSE
 from tailsieve_verl.simulate.engine import EngineCosts
@@ -100,7 +101,7 @@ def test_placed_steps_that_measure_slower_than_replayed_count_against_history():
     for k in range(1, 4 * EPOCH + 1):
         run.step(k)
     assert policy.by_history
-    policy._placed, policy._control = [0.3, 0.31, 0.29], [0.0, 0.01, -0.01]
+    policy.judge.placed, policy.judge.control = [0.3, 0.31, 0.29], [0.0, 0.01, -0.01]
     policy._held_until = 0
     assert not policy._choose(99)[0]
     assert "slower than replayed" in policy._choose(99)[1]
