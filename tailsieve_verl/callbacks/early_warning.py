@@ -57,13 +57,19 @@ class EarlyWarning(Callback):
         self._bad: dict[str, int] = {}
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+        for says in self.warnings(metrics).values():
+            logger.warning("tailsieve: early warning at step %d (%d in a row): %s", step, self._patience, says)
+
+    def warnings(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """Count a step's metrics; what there is to warn of now, by the name of the figure."""
+        found = {}
         for watch in self._watched(metrics):
             if watch.value is None:
                 continue
-            count = self._bad.get(watch.name, 0) + 1 if watch.bad else 0
-            self._bad[watch.name] = count
-            if count == self._patience:
-                logger.warning("tailsieve: early warning at step %d (%d in a row): %s", step, count, watch.says)
+            self._bad[watch.name] = self._bad.get(watch.name, 0) + 1 if watch.bad else 0
+            if self._bad[watch.name] == self._patience:
+                found[watch.name] = watch.says
+        return found
 
     def on_save(self) -> Mapping[str, Any]:
         return dict(self._bad)

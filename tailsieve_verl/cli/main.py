@@ -21,7 +21,7 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from tailsieve_verl.cli import advise, calibrate, compare, data, doctor, evaluate, replay, simulate, trace
+    from tailsieve_verl.cli import advise, calibrate, compare, data, doctor, evaluate, replay, report, simulate, trace
 
     app.command("simulate")(simulate.command)
     app.command("calibrate")(calibrate.command)
@@ -31,6 +31,7 @@ def _register() -> None:
     app.command("data")(data.command)
     app.command("evaluate")(evaluate.command)
     app.command("compare")(compare.command)
+    app.command("report")(report.command)
     app.add_typer(trace.app, name="trace")
 
 
