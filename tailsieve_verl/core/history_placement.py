@@ -151,6 +151,27 @@ def dealt(scenarios: Floats, replicas: int, curve: DecodeCurve) -> Layout:
     return Layout(where, dealt_seconds(_limited(scenarios), where, replicas, curve))
 
 
+def dealt_deferred(
+    scenarios: Floats, replicas: int, curve: DecodeCurve, q: int, m: int, carried: NDArray[np.bool_]
+) -> Layout:
+    """Both pools dealt one by one, only the carried groups in the tail pool; arguments as for `lay_out_deferred`."""
+    _, groups, n = scenarios.shape
+    where = np.empty((groups, n), dtype=np.int64)
+    lengths = _limited(scenarios)
+    seconds = np.zeros(len(lengths))
+    for mine, size, first, over in ((carried, m, replicas - m, 0), (~carried, replicas - m, 0, q)):
+        count = int(mine.sum())
+        if count:
+            where[mine] = first + verl_default(count, n, size)
+            by_replica = np.argsort(where[mine].ravel(), kind="stable")
+            ends = np.cumsum(np.bincount(where[mine].ravel() - first, minlength=size))
+            flat = np.empty((len(lengths), count * n))
+            flat[:, by_replica] = _finish(lengths[:, mine].reshape(len(lengths), -1)[:, by_replica], ends, curve)
+            complete = flat.reshape(-1, count, n).max(axis=2)
+            seconds = np.maximum(seconds, np.partition(complete, count - 1 - over, axis=1)[:, count - 1 - over])
+    return Layout(where, seconds, carried)
+
+
 def verl_default(groups: int, n: int, replicas: int) -> Ints:
     """Replica of each request under verl's default dispatch, [groups, n]: dealt one by one."""
     return np.arange(groups * n, dtype=np.int64).reshape(groups, n) % replicas
@@ -217,7 +238,12 @@ def _pool(lengths: Floats, replicas: int, curve: DecodeCurve, over: int, tried: 
 
 def _group_ends(lengths: Floats, ends: Ints, curve: DecodeCurve) -> Floats:
     """When each group is complete, [S, G] seconds."""
-    flat = lengths.reshape(len(lengths), -1)
+    finish = _finish(lengths.reshape(len(lengths), -1), ends, curve)
+    return np.asarray(finish.reshape(lengths.shape).max(axis=2))
+
+
+def _finish(flat: Floats, ends: Ints, curve: DecodeCurve) -> Floats:
+    """When each of K requests is done, in order of their replicas, [S, K] seconds."""
     tau = curve.table(flat.shape[1])
     finish, start = np.empty_like(flat), 0
     for end in ends.tolist():
@@ -228,7 +254,7 @@ def _group_ends(lengths: Floats, ends: Ints, curve: DecodeCurve) -> Floats:
             times = np.cumsum(np.diff(ascending, prepend=0.0, axis=1) * tau[end - start : 0 : -1], axis=1)
             np.put_along_axis(finish[:, start:end], order, times, axis=1)
         start = end
-    return np.asarray(finish.reshape(lengths.shape).max(axis=2))
+    return finish
 
 
 def _limited(scenarios: Floats) -> Floats:

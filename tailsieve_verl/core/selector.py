@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from tailsieve_verl.core.controller import Controller
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.history_judge import SEED, Facts, Judge, Judged, slowness
-from tailsieve_verl.core.history_placement import Layout, dealt, lay_out, lay_out_deferred
+from tailsieve_verl.core.history_placement import Layout, dealt, dealt_deferred, lay_out, lay_out_deferred
 from tailsieve_verl.core.length_forecast import Forecast, LengthForecast
 from tailsieve_verl.core.outer import best_split
 from tailsieve_verl.core.plan import Decision, Route, StepObservation, StepPlan
@@ -167,7 +167,10 @@ class HistorySelector:
                 return None
             work = forecast.work
             layout = lay_out_deferred(scenarios, work, plan.replicas, curve, counts.left_over, plan.m, *groups)
-            if plan.m:
+            plain = dealt_deferred(scenarios, plan.replicas, curve, counts.left_over, plan.m, groups[0])
+            if layout.mean_s > (1.0 - LEAST_GAIN) * plain.mean_s:
+                layout = plain
+            elif plan.m:
                 self._look_around(scenarios, work, plan, curve, groups, layout.mean_s)
         placed = tuple(
             i for i, route in enumerate(routes) if route == "fresh" and layout.tail is not None and layout.tail[i]

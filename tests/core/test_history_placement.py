@@ -5,8 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailsieve_verl.core.decode import DecodeCurve, replica_times
-from tailsieve_verl.core.history_placement import dealt_seconds, lay_out, lay_out_deferred, verl_default
+from tailsieve_verl.core.decode import DecodeCurve, finish_times, replica_times
+from tailsieve_verl.core.history_placement import (
+    dealt_deferred,
+    dealt_seconds,
+    lay_out,
+    lay_out_deferred,
+    verl_default,
+)
 
 CURVE = DecodeCurve([1, 8, 32, 128], [0.006, 0.007, 0.0115, 0.03])
 
@@ -105,6 +111,24 @@ def test_a_deferral_of_a_runaway_costs_nothing():
         pool[rng.integers(32), 0] = 50_000.0
     assert lay_out_deferred(drawn, work(drawn), 4, CURVE, 1, 0, nothing, nothing).mean_s < 1.2 * plain
     assert lay_out(drawn, work(drawn), 4, CURVE).mean_s > 10 * plain
+
+
+@pytest.mark.parametrize(("q", "m"), [(1, 0), (2, 1), (1, 3)])
+def test_dealt_pools_are_predicted_as_the_decode_model_says(q, m):
+    drawn = scenarios(np.random.default_rng(5), 3, 12, 3)
+    carried = np.arange(12) < (2 if m else 0)
+    layout = dealt_deferred(drawn, 4, CURVE, q, m, carried)
+    assert (layout.replicas[carried] >= 4 - m).all()
+    assert (layout.replicas[~carried] < 4 - m).all()
+    for pool, seconds in zip(drawn, layout.seconds, strict=True):
+        ends = np.empty((12, 3))
+        for r in range(4):
+            mine = layout.replicas == r
+            if mine.any():
+                ends[mine] = finish_times(pool[mine], CURVE)
+        complete = ends.max(axis=1)
+        tail = complete[carried].max(initial=0.0)
+        assert seconds == pytest.approx(max(tail, np.sort(complete[~carried])[-1 - q]))
 
 
 def test_a_deferral_that_cannot_be_is_refused():
