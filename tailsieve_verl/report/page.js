@@ -36,6 +36,9 @@
         ends[row] = step.r[2][i];
         where[i] = row;
       });
+      const rank = [];  // the row that ends last comes first
+      ends.map((end, row) => [end, row]).sort((a, b) => b[0] - a[0]).forEach((pair, k) => { rank[pair[1]] = k; });
+      ran.forEach((i) => { where[i] = rank[where[i]]; });
       return Math.max(1, ends.length);
     });
     return { where, heights };
@@ -101,7 +104,7 @@
       svg.append(make("text", { x: key + 27, y: bottom + 24, "font-size": 11.5, fill: "#1b1f24" }, pool + " pool"));
       key += 92;
     }
-    const tick = spacing(step.T, narrow ? 4 : 9);
+    const tick = spacing(step.T, narrow ? 5 : 9);
     for (let time = 0; time <= step.T * 1.001; time += tick) {
       svg.append(make("text", { x: xs(time), y: base + 15, "text-anchor": "middle", "font-size": 10.5, fill: "#57606a" }, +time.toFixed(6) + (time + tick > step.T ? " s" : "")));
     }
@@ -110,7 +113,7 @@
     for (const name in step.marks) {
       const here = xs(step.marks[name]), beyond = here > left + room * 0.6, up = 12 + 12 * line++;
       svg.append(make("line", { x1: here, x2: here, y1: up - 2, y2: base, stroke: "#000", "stroke-width": 1, "stroke-dasharray": dashes[name] || "none" }));
-      svg.append(make("text", { x: here + (beyond ? -4 : 4), y: up + 3, "text-anchor": beyond ? "end" : "start", "font-size": 10.5, fill: "#1b1f24" }, name + " " + seconds(step.marks[name]) + " s"));
+      svg.append(make("text", { x: here + (beyond ? -4 : 4), y: up + 3, "text-anchor": beyond ? "end" : "start", "font-size": 10.5, fill: "#1b1f24", stroke: "#fff", "stroke-width": 3, "paint-order": "stroke" }, name + " " + seconds(step.marks[name]) + " s"));
     }
     svg.setAttribute("viewBox", "0 0 " + width + " " + (base + 22));
     svg.setAttribute("height", base + 22);

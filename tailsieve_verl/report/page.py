@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -150,15 +151,14 @@ def _step_data(step: StepView, most_requests: int) -> dict[str, Any]:
         "s": step.step,
         "split": _split(plan.q, plan.m),
         "next": _split(step.decision.q, step.decision.m) if step.moved else "",
-        "why": step.decision.reason,
+        "why": _arrows(step.decision.reason),
         **plain(timeline(step, most_requests)),
     }
 
 
 def _first_shown(view: RunView) -> StepView:
-    """The last steady step with a tail pool, else the last one with a tail pool, else the last one."""
-    split = [step for step in view.steps if step.split]
-    return next((step for step in reversed(split) if step.decision.settled), [*view.steps, *split][-1])
+    """The last step that shows most: with a tail pool, steady, and a cut."""
+    return max(view.steps, key=lambda s: (s.split, s.decision.settled, s.seen.plan.counts.left_over > 0, s.step))
 
 
 def _count(number: int, what: str) -> str:
@@ -167,6 +167,17 @@ def _count(number: int, what: str) -> str:
 
 def _split(q: int, m: int) -> str:
     return f"q={q}, m={m}" if m else "uniform"
+
+
+def _arrows(words: str) -> str:
+    return words.replace("->", "→")
+
+
+def _worded(words: str) -> Any:
+    """For the page: arrows that do not break, and keys of the configuration that do."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<=[a-z0-9])\.(?=[a-z])", ".<wbr>", str(escape(_arrows(words)))))
 
 
 def _safe(data: Any) -> str:
@@ -180,6 +191,7 @@ def _template() -> Any:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["worded"] = _worded
     return environment.from_string(_text("page.html"))
 
 

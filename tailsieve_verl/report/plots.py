@@ -13,13 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tailsieve_verl.advise.advice import MEAN_SHIFT, P99_SHIFT
-from tailsieve_verl.report.timeline import TICKS, Timeline
+from tailsieve_verl.report.timeline import KINDS, TICKS, Timeline
 from tailsieve_verl.report.view import RunView, StepView
 from tailsieve_verl.simulate.plots import COLOURS
 
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK, GREY = COLOURS[:8]
 #: Colour of each kind of request (:data:`~tailsieve_verl.report.timeline.KINDS`), here and on the page.
 KIND_COLOURS = (SKY, ORANGE, PINK, GREEN, YELLOW, BLACK)
+#: Steps beyond which a line is drawn pale, and its running mean over a 40th of the steps strong.
+MANY, SMOOTH = 80, 40
+#: Index of what was cut among them, and its hatching.
+CUT, HATCH = KINDS.index("cut"), "////"
 #: Inches of a panel: at a phone's width its text is still some nine pixels high.
 SIZE = (4.8, 3.0)
 #: Text stays text, in the reader's own font; the same run gives the same file.
@@ -40,21 +44,22 @@ def generation(view: RunView) -> Any:
     """Measured makespan, predicted uniform, lower bound."""
     figure, axis = _panel("seconds", view)
     steps = view.steps
-    x, y = [s.step for s in steps], [s.seen.generation_s for s in steps]
-    axis.plot(x, y, color=BLUE, lw=1.4, label="measured")
+    _line(axis, steps, lambda s: s.seen.generation_s, BLUE, "-", "", "measured")
     for split, style in ((True, {"mfc": BLUE}), (False, {"mfc": "white"})):
         at = [(s.step, s.seen.generation_s) for s in steps if s.split == split]
-        if at and len(steps) <= 150:
+        if at and len(steps) <= MANY:
             axis.plot(*zip(*at, strict=True), ls="", marker="o", mec=BLUE, **style)
     _line(axis, steps, lambda s: s.decision.predicted_uniform_s, ORANGE, "--", "", "predicted uniform")
     _line(axis, steps, lambda s: s.lower_bound_s, BLACK, ":", "", "no placement beats")
     axis.set_ylim(0, None)
-    _legend(axis)
+    _legend(axis, columns=2)
     return figure
 
 
 def split(view: RunView) -> Any:
     """q and m over the steps, a triangle at each move."""
+    from matplotlib.ticker import MaxNLocator
+
     figure, panels = _panels(view, ("q: tail groups", "m: tail replicas"))
     for axis, name, colour in zip(panels, ("q", "m"), (ORANGE, BLUE), strict=True):
         values = [getattr(s.seen.plan, name) if s.split or name == "m" else 0 for s in view.steps]
@@ -66,8 +71,9 @@ def split(view: RunView) -> Any:
                 if np.sign(getattr(s.decision, name) - s.before[name == "m"]) == sign
             ]
             if moves:
-                axis.plot(*zip(*moves, strict=True), ls="", marker=marker, ms=6, color=BLACK)
+                axis.plot(*zip(*moves, strict=True), ls="", marker=marker, ms=6, color=BLACK, clip_on=False)
         axis.set_ylim(-0.05 * max([1, *values]), max([1, *values]) * 1.15)
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
     return figure
 
 
@@ -136,8 +142,7 @@ def length_steps(view: RunView) -> Any:
         np.array([t for g in s.seen.groups if g.status == "trained" for t in g.tokens], dtype=np.float64)
         for s in view.steps
     ]
-    rows = [(s.step, c) for s, c in zip(view.steps, columns, strict=True) if c.size]
-    if not rows:
+    if not any(column.size for column in columns):
         return None
     for share, colour, ls, label in (
         (1.0, BLACK, ":", "longest"),
@@ -145,9 +150,8 @@ def length_steps(view: RunView) -> Any:
         (0.9, PINK, "-.", "90 %"),
         (0.5, BLUE, "-", "median"),
     ):
-        axis.plot(
-            [n for n, _ in rows], [np.quantile(c, share) for _, c in rows], color=colour, ls=ls, lw=1.4, label=label
-        )
+        found = {s.step: float(np.quantile(c, share)) for s, c in zip(view.steps, columns, strict=True) if c.size}
+        _line(axis, view.steps, _looked_up(found), colour, ls, "", label)
     axis.set_ylim(0, None)
     _legend(axis, columns=2)
     return figure
@@ -157,7 +161,7 @@ def acceptance(view: RunView) -> Any:
     """Accepted share of drafted tokens, and tokens a verification yields, by pool."""
     if not any(name.startswith("spec_accept") for s in view.steps for name in s.metrics):
         return None
-    figure, panels = _panels(view, ("accepted share", "tokens a verification"))
+    figure, panels = _panels(view, ("accepted share", "accepted length"))
     for axis, name in zip(panels, ("spec_accept_rate", "spec_accept_length"), strict=True):
         for pool, colour, marker in (("tail", ORANGE, "^"), ("bulk", BLUE, "o")):
             _line(
@@ -206,7 +210,12 @@ PICTURES = (
         lengths,
     ),
     Picture("length-steps", "Lengths by step", "Of the responses trained on.", length_steps),
-    Picture("acceptance", "Acceptance of drafts", "As counted in the engines, by pool.", acceptance),
+    Picture(
+        "acceptance",
+        "Acceptance of drafts",
+        "Accepted share of the drafted tokens, and tokens that a verification yields, by pool.",
+        acceptance,
+    ),
 )
 
 
@@ -222,16 +231,19 @@ def timeline_figure(step: StepView, found: Timeline) -> Any:
     figure = Figure(figsize=(9, 1.4 + 0.28 * len(found.lanes) + 2.0), layout="constrained")
     axis, running = figure.subplots(2, 1, sharex=True, height_ratios=(0.28 * len(found.lanes) + 1, 1.6))
     scale = found.horizon_s / TICKS
+    for kind in sorted(set(found.requests["kind"])):
+        axis.barh(0, 0, color=KIND_COLOURS[kind], hatch=HATCH if kind == CUT else None, label=KINDS[kind])
     for lane, rows in lanes.items():
         height = 0.84 / len(rows)
         for i, (start, end, kind) in enumerate(rows):
             axis.barh(lane - 0.42 + (i + 0.5) * height, (end - start) * scale, 0.85 * height, start * scale,
-                      color=KIND_COLOURS[kind], hatch="////" if kind == 4 else None, lw=0)  # fmt: skip
+                      color=KIND_COLOURS[kind], hatch=HATCH if kind == CUT else None, lw=0)  # fmt: skip
     axis.plot([lane[3] * scale for lane in found.lanes], range(len(found.lanes)), ls="", marker="D", ms=4, color=BLACK)
     names = [f"{'tail' if tail else 'bulk'} {replica}" for replica, tail, _, _ in found.lanes]
     axis.set_yticks(range(len(names)), names, fontsize=7)
-    axis.invert_yaxis()
-    axis.set_title(f"Step {step.step}: replicas", loc="left")
+    axis.set(xlim=(0, 1.01 * found.horizon_s), ylim=(len(found.lanes) - 0.4, -0.6))
+    axis.set_title(f"Step {step.step}", loc="left")
+    axis.legend(fontsize=8, ncols=6, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
     for pool, values in found.concurrency.items():
         at = (np.arange(len(values)) + 0.5) * found.horizon_s / len(values)
         style = (ORANGE, "--") if pool == "tail" else (BLUE, "-")
@@ -290,7 +302,21 @@ def _line(
     every = max(1, len(steps) // 25)
     y = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
     alone = marker or ("." if np.isfinite(y).sum() < 2 else "")
-    axis.plot([s.step for s in steps], y, color=colour, ls=ls, lw=1.4, marker=alone, markevery=every, label=label)
+    numbers = [s.step for s in steps]
+    if len(steps) > MANY:
+        axis.plot(numbers, y, color=colour, lw=0.8, alpha=0.25)
+        y = _running_mean(y, len(steps) // SMOOTH)
+    axis.plot(numbers, y, color=colour, ls=ls, lw=1.4, marker=alone, markevery=every, label=label)
+
+
+def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
+    """Over the last ``window`` steps that have a value; a gap stays one."""
+    known = np.isfinite(values)
+    sums, counts = (np.concatenate(([0.0], np.cumsum(v))) for v in (np.where(known, values, 0.0), known))
+    first = np.maximum(np.arange(values.size) + 1 - window, 0)
+    last = np.arange(values.size) + 1
+    means = (sums[last] - sums[first]) / np.maximum(counts[last] - counts[first], 1)
+    return np.where(known, means, np.nan)
 
 
 def _legend(axis: Any, columns: int = 3) -> None:
@@ -312,6 +338,10 @@ def _survival(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.n
         keep = np.unique(np.concatenate((head, np.arange(at.size - 200, at.size))))
         at, above = at[keep], above[keep]
     return np.concatenate(([0.0 if at[0] > 0 else at[0]], at)), np.concatenate(([1.0], above))
+
+
+def _looked_up(values: dict[int, float]) -> Callable[[StepView], float | None]:
+    return lambda step: values.get(step.step)
 
 
 def _metric(name: str, scale: float = 1.0) -> Callable[[StepView], float | None]:

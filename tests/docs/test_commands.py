@@ -58,6 +58,7 @@ RUN_ELSEWHERE = {
     "tailsieve data": "tests/cli/test_data.py",
     "tailsieve evaluate": "tests/cli/test_evaluate.py",
     "tailsieve compare": "tests/cli/test_compare.py",
+    "tailsieve report": "tests/cli/test_report.py",
     "tailsieve calibrate": "tests/cli/test_calibrate_replay.py",
     "tailsieve replay": "tests/cli/test_calibrate_replay.py",
 }
