@@ -11,8 +11,9 @@ from importlib.resources import files
 from typing import Any
 
 from tailsieve_verl.report.facts import facts_of
-from tailsieve_verl.report.plots import KIND_COLOURS, PICTURES, STYLE, Picture, as_data_uri, as_png, timeline_figure
+from tailsieve_verl.report.plots import PICTURES, STYLE, Picture, as_data_uri, as_png
 from tailsieve_verl.report.timeline import BINS, KINDS, TICKS, plain, timeline
+from tailsieve_verl.report.timeline_plot import KIND_COLOURS, timeline_figure
 from tailsieve_verl.report.verdict import Facts, Verdict, judge
 from tailsieve_verl.report.view import RunView, StepView
 
@@ -60,7 +61,7 @@ def render(view: RunView, pictures: Sequence[Picture] = PICTURES) -> Report:
                 panels.append(
                     {"name": picture.name, "title": picture.title, "says": picture.says, "src": as_data_uri(figure)}
                 )
-        figure = timeline_figure(shown, timeline(shown, MOST_REQUESTS))
+        figure = timeline_figure(shown.step, timeline(shown, MOST_REQUESTS))
         pngs["timeline.png"] = as_png(figure)
         fallback = as_data_uri(figure)
     data = {
@@ -141,7 +142,7 @@ def notes(view: RunView) -> list[str]:
             "completed from other groups, and concurrency is scaled up."
         )
     if not any(step.decision.predicted_uniform_s for step in view.steps):
-        found.append("Only the controller predicts uniform routing's time; this run has no such line.")
+        found.append("No step has a prediction of uniform routing; the controller makes it once it knows the engine.")
     return found
 
 

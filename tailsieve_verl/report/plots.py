@@ -13,17 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tailsieve_verl.advise.advice import MEAN_SHIFT, P99_SHIFT
-from tailsieve_verl.report.timeline import KINDS, TICKS, Timeline
 from tailsieve_verl.report.view import RunView, StepView
 from tailsieve_verl.simulate.plots import COLOURS
 
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK, GREY = COLOURS[:8]
-#: Colour of each kind of request (:data:`~tailsieve_verl.report.timeline.KINDS`), here and on the page.
-KIND_COLOURS = (SKY, ORANGE, PINK, GREEN, YELLOW, BLACK)
 #: Steps beyond which a line is drawn pale, and its running mean over a 40th of the steps strong.
 MANY, SMOOTH = 80, 40
-#: Index of what was cut among them, and its hatching.
-CUT, HATCH = KINDS.index("cut"), "////"
 #: Inches of a panel: at a phone's width its text is still some nine pixels high.
 SIZE = (4.8, 3.0)
 #: Text stays text, in the reader's own font; the same run gives the same file.
@@ -217,43 +212,6 @@ PICTURES = (
         acceptance,
     ),
 )
-
-
-def timeline_figure(step: StepView, found: Timeline) -> Any:
-    """The timeline of a step: a row for each replica shown, a line for each request, the cut."""
-    from matplotlib.figure import Figure
-
-    lanes: dict[int, list[tuple[int, int, int]]] = {}
-    for lane, start, end, kind in zip(
-        *(found.requests[name] for name in ("lane", "start", "end", "kind")), strict=True
-    ):
-        lanes.setdefault(lane, []).append((start, end, kind))
-    figure = Figure(figsize=(9, 1.4 + 0.28 * len(found.lanes) + 2.0), layout="constrained")
-    axis, running = figure.subplots(2, 1, sharex=True, height_ratios=(0.28 * len(found.lanes) + 1, 1.6))
-    scale = found.horizon_s / TICKS
-    for kind in sorted(set(found.requests["kind"])):
-        axis.barh(0, 0, color=KIND_COLOURS[kind], hatch=HATCH if kind == CUT else None, label=KINDS[kind])
-    for lane, rows in lanes.items():
-        height = 0.84 / len(rows)
-        for i, (start, end, kind) in enumerate(rows):
-            axis.barh(lane - 0.42 + (i + 0.5) * height, (end - start) * scale, 0.85 * height, start * scale,
-                      color=KIND_COLOURS[kind], hatch=HATCH if kind == CUT else None, lw=0)  # fmt: skip
-    axis.plot([lane[3] * scale for lane in found.lanes], range(len(found.lanes)), ls="", marker="D", ms=4, color=BLACK)
-    names = [f"{'tail' if tail else 'bulk'} {replica}" for replica, tail, _, _ in found.lanes]
-    axis.set_yticks(range(len(names)), names, fontsize=7)
-    axis.set(xlim=(0, 1.01 * found.horizon_s), ylim=(len(found.lanes) - 0.4, -0.6))
-    axis.set_title(f"Step {step.step}", loc="left")
-    axis.legend(fontsize=8, ncols=6, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
-    for pool, values in found.concurrency.items():
-        at = (np.arange(len(values)) + 0.5) * found.horizon_s / len(values)
-        style = (ORANGE, "--") if pool == "tail" else (BLUE, "-")
-        running.plot(at, values, color=style[0], ls=style[1], lw=1.5, label=f"{pool} pool")
-    for (name, seconds), ls in zip(found.marks.items(), ("--", "-.", "-"), strict=False):
-        axis.axvline(seconds, color=BLACK, lw=1, ls=ls)
-        running.axvline(seconds, color=BLACK, lw=1, ls=ls, label=name)
-    running.set(xlabel="seconds after the step's start", ylabel="requests running", ylim=(0, None))
-    running.legend(fontsize=7)
-    return figure
 
 
 def as_png(figure: Any) -> bytes:

@@ -88,7 +88,7 @@ def judge(facts: Facts) -> Verdict:
     """The verdict (module docstring)."""
     worth, headline = _worth(facts)
     tolerable, bias = _bias(facts)
-    if worth == "yes" and tolerable == "no":
+    if worth == "yes" and tolerable == "no" and _shorter(facts):
         headline += " But part of that comes from shorter answers, not from routing: see the bias."
     change = tuple(_change(facts, worth, tolerable))
     warnings = tuple(f"{_steps(steps)}: {says}." for steps, says in facts.warnings)
@@ -100,10 +100,12 @@ def _worth(facts: Facts) -> tuple[Worth, str]:
         return _uniform(facts)
     gain = facts.gain
     if gain is None:
+        why = (
+            f" ({facts.last_reason})." if facts.steered else ", which only the controller makes; see tailsieve compare."
+        )
         return "unknown", (
             f"Not known whether it is worth it: {_count(facts.split, 'step')} ran with a tail pool, but no settled one "
-            "has a prediction of uniform routing"
-            + ("." if facts.steered else ", which only the controller makes; tailsieve compare measures a gain.")
+            f"has a prediction of uniform routing{why}"
         )
     said = f"{gain.value:.2f}x" if math.isnan(gain.low) else f"{gain.value:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
     against = f"predicted uniform routing over {_count(facts.judged, 'settled step')}"
@@ -175,6 +177,11 @@ def _beyond(facts: Facts) -> list[str]:
     return [name for name, limit in limits.items() if abs(facts.bias.get(name, 0.0)) > limit]
 
 
+def _shorter(facts: Facts) -> bool:
+    """Whether what is beyond its limit is so because answers are shorter."""
+    return any(facts.bias[name] < 0 for name in _beyond(facts))
+
+
 def _grounds(facts: Facts) -> list[str]:
     moved = _count(facts.moves, "time")
     found = [f"{facts.split} of {_count(facts.steps, 'step')} ran with a tail pool; the split moved {moved}."]
@@ -193,7 +200,12 @@ def _grounds(facts: Facts) -> list[str]:
 
 def _change(facts: Facts, worth: Worth, tolerable: Tolerable) -> list[str]:
     found = []
-    if tolerable == "no":
+    if tolerable == "no" and not _shorter(facts):
+        found.append(
+            "Longer answers are trained on than fresh pools have, which running stragglers again does not explain: "
+            "look at the lengths, and whether they change from step to step."
+        )
+    elif tolerable == "no":
         found.append(
             "Raise q, or run uniform for a while (trainer.v1.tailsieve.policy=uniform_group) and compare the rewards."
         )

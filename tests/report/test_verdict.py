@@ -29,8 +29,12 @@ def facts(**changes):
         ({"step_gain": 1.004}, "no", "so small a part"),
         ({"judged": FEW_STEPS - 1}, "unsure", "Too early"),
         ({"judged": 1, "gain": Interval(1.2, math.nan, math.nan)}, "unsure", r"1\.20x against"),
-        ({"gain": None, "judged": 0, "steered": False}, "unknown", "only the controller makes; tailsieve compare"),
-        ({"gain": None, "judged": 0}, "unknown", "no settled one has a prediction of uniform routing\\.$"),
+        ({"gain": None, "judged": 0, "steered": False}, "unknown", "only the controller makes; see tailsieve compare"),
+        (
+            {"gain": None, "judged": 0, "last_reason": "held"},
+            "unknown",
+            r"no settled one has a prediction .* \(held\)\.$",
+        ),
         ({"split": 0, "gain": None, "room": 1.02}, "no", "nothing to gain"),
         ({"split": 0, "gain": None}, "no", "no split was predicted"),
         ({"split": 0, "gain": None, "predicted": 0, "last_reason": "not yet"}, "unknown", r"Too early .*\(not yet\)"),
@@ -70,6 +74,13 @@ def test_a_gain_with_a_bias_is_said_to_be_part_of_it():
     assert (verdict.worth, verdict.tolerable) == ("yes", "no")
     assert "shorter answers" in verdict.headline
     assert any("Raise q" in line for line in verdict.change)
+
+
+def test_longer_answers_are_not_what_routing_gives():
+    verdict = judge(facts(bias={"mean": 0.1}))
+    assert (verdict.worth, verdict.tolerable) == ("yes", "no")
+    assert "shorter answers" not in verdict.headline
+    assert [line for line in verdict.change if "Longer answers" in line] == list(verdict.change)
 
 
 @pytest.mark.parametrize(
