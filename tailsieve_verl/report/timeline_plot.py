@@ -13,6 +13,8 @@ from tailsieve_verl.report.timeline import KINDS, TICKS, Timeline
 KIND_COLOURS = (SKY, ORANGE, PINK, GREEN, YELLOW, BLACK)
 #: Index of what was cut among them, and its hatching.
 CUT, HATCH = KINDS.index("cut"), "////"
+#: Requests of a replica beyond which no gap is left between them.
+CROWDED = 30
 
 
 def timeline_figure(step: int, found: Timeline) -> Any:
@@ -28,11 +30,13 @@ def timeline_figure(step: int, found: Timeline) -> Any:
     height = 0.84 / rows[lane]
     y = lane - 0.42 + (np.arange(lane.size) - first[lane] + 0.5) * height
     for of in sorted(set(found.requests["kind"])):
-        these, hatch = kind == of, HATCH if of == CUT else None
+        these = kind == of
+        # Not snapped to pixels, or thin rows vanish; for the same reason what was cut is outlined.
+        bar: dict[str, Any] = {"facecolor": KIND_COLOURS[of], "lw": 0, "label": KINDS[of], "snap": False}
+        if of == CUT:
+            bar |= {"hatch": HATCH, "edgecolor": BLACK, "lw": 0.8}
         width, left = (end - start)[these] * scale, start[these] * scale
-        axis.barh(
-            y[these], width, 0.85 * height[these], left, color=KIND_COLOURS[of], hatch=hatch, lw=0, label=KINDS[of]
-        )
+        axis.barh(y[these], width, np.where(rows[lane] > CROWDED, 1.0, 0.85)[these] * height[these], left, **bar)
     axis.plot([row[3] * scale for row in found.lanes], range(len(found.lanes)), ls="", marker="D", ms=4, color=BLACK)
     names = [f"{'tail' if tail else 'bulk'} {replica}" for replica, tail, _, _ in found.lanes]
     axis.set_yticks(range(len(names)), names, fontsize=7)
