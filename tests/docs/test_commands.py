@@ -38,6 +38,7 @@ RUN_ELSEWHERE = {
     "make compare": "tests/end_to_end/test_run.py",
     "make test-resume": "tests/end_to_end/test_resume.py",
     "make bench": "benchmarks",
+    "make docs": "tests/docs/test_site.py",
     "mkdocs build": "tests/docs/test_site.py",
     "python scripts/docs_configuration.py": "tests/docs/test_generated.py",
     "python scripts/docs_example.py": "tests/docs/test_generated.py",
