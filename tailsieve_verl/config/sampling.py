@@ -10,7 +10,7 @@ The bounds are vLLM's own, checked here before an engine starts. Nothing here im
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -75,10 +75,7 @@ def _penalty(key: str, value: Any) -> float:
 
 def _strings(value: Any) -> tuple[str, ...]:
     entries = [value] if isinstance(value, str) else value
-    try:
-        strings = tuple(entries)
-    except TypeError:
-        strings = (None,)
+    strings = (None,) if isinstance(entries, Mapping) or not isinstance(entries, Iterable) else tuple(entries)
     if not all(isinstance(entry, str) and entry for entry in strings):
         raise TailSieveConfigError(
             f"{SAMPLING}.stop={value} must be a list of strings that are not empty, for example ['<END>']."

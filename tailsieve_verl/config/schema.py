@@ -25,6 +25,8 @@ from tailsieve_verl.curves import load_curve
 __all__ = ["PREFIX", "TailSieveConfig", "TailSieveConfigError", "build_policy", "parse", "resolve_split"]
 
 SELECTORS = ("cutoff", "history", "auto")
+#: What :class:`~tailsieve_verl.core.selector.SelectorConfig` takes.
+SCENARIOS_MAX = 1024
 POLICIES = ("controller", "inner_loop", "fixed", "uniform_group")
 PLACEMENTS = ("group", "request")
 SWITCHES = ("reoptimise_q", "search_far", "predicted_test", "guard", "reenter", "record", "callbacks_strict")
@@ -34,6 +36,8 @@ CONTROLLER_SETTINGS = (
     *("reoptimise_q", "search_far", "predicted_test", "guard", "reenter"),
     *("inner_gain", "outer_gain", "enter_gain", "guard_excess", "switch_limit"),
 )
+#: A year. Python's own waits refuse some 292 years and infinity, and would do so only once the engines run.
+LONGEST_S = 365 * 86_400
 GAINS = ("inner_gain", "outer_gain", "enter_gain", "guard_excess")
 
 
@@ -112,6 +116,8 @@ def parse(raw: Mapping[str, Any] | None) -> TailSieveConfig:
     Raises:
         TailSieveConfigError: for an unknown key or a value of the wrong kind.
     """
+    if raw is not None and not isinstance(raw, Mapping):
+        raise TailSieveConfigError(f"{PREFIX}={raw} must be a mapping of settings, for example {{q: 4, m: 1}}.")
     known = {f.name: f for f in fields(TailSieveConfig)}
     values: dict[str, Any] = {}
     for key, value in (raw or {}).items():
@@ -239,8 +245,12 @@ def _converted(key: str, value: Any) -> Any:
         return None if value is None else _whole(key, value, minimum=0)
     if key in ("max_retries", "history_q"):
         return _whole(key, value, minimum=0)
-    if key in ("switch_limit", "history_scenarios"):
+    if key == "switch_limit":
         return _whole(key, value, minimum=1)
+    if key == "history_scenarios":
+        if _whole(key, value, minimum=1) > SCENARIOS_MAX:
+            raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be at most {SCENARIOS_MAX}.")
+        return value
     if key == "history_control_every":
         return _whole(key, value, minimum=2)
     if key in GAINS:
@@ -256,12 +266,14 @@ def _converted(key: str, value: Any) -> Any:
             raise TailSieveConfigError(f"{PREFIX}.curve={value} must be the path of a .json or .csv file, or null.")
         return value
     if key == "history_from":
-        if value is not None and not isinstance(value, str):
+        if value is not None and not (isinstance(value, str) and value):
             raise TailSieveConfigError(f"{PREFIX}.history_from={value} must be a path, or null.")
         return value
     if key.endswith("_s"):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise TailSieveConfigError(f"{PREFIX}.{key}={value} must be a positive number of seconds.")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_S:
+            raise TailSieveConfigError(
+                f"{PREFIX}.{key}={value} must be a positive number of seconds, at most {LONGEST_S:g}."
+            )
         return float(value)
     if key in SWITCHES:
         if not isinstance(value, bool):
@@ -304,11 +316,15 @@ def _callbacks(value: Any) -> tuple[Target, ...]:
 
 def _schedule(value: Any) -> dict[int, tuple[int, int]]:
     schedule: dict[int, tuple[int, int]] = {}
-    for step, split in dict(value or {}).items():
+    if value is not None and not isinstance(value, Mapping):
+        raise TailSieveConfigError(
+            f"{PREFIX}.schedule={value} must be a mapping of step: [q, m], for example {{5: [4, 1]}}."
+        )
+    for step, split in (value or {}).items():
         try:
             number = int(step)
             q, m = (int(part) for part in split)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise TailSieveConfigError(
                 f"{PREFIX}.schedule has {step}: {split}; write each entry as step: [q, m], for example 5: [4, 1]."
             ) from None

@@ -57,9 +57,9 @@ def load_class(key: str, target: Target, base: type, *, methods: tuple[str, ...]
     module_name, _, name = target.path.rpartition(".")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # importing a user's module runs a user's code
+    except (Exception, SystemExit) as error:  # importing a user's module runs a user's code, a script's too
         raise TailSieveConfigError(
-            f"{where} cannot be imported ({type(error).__name__}: {error}); is its module on PYTHONPATH?"
+            f"{where} cannot be imported ({_told(error)}); is its module on PYTHONPATH?"
         ) from error
     found = getattr(module, name, None)
     if found is None:
@@ -94,8 +94,13 @@ def build_target(key: str, target: Target, base: type, *given: Any, methods: tup
             raise TailSieveConfigError(f"{where}: {error}; it takes ({takes}).") from None
     try:
         return found(*given, **target.arguments)
-    except Exception as error:
-        raise TailSieveConfigError(f"{where} refuses its arguments: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise TailSieveConfigError(f"{where} refuses its arguments: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    """An error of a user's code in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _short(value: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from packaging.version import Version
 
 from tailsieve_verl.callbacks.build import build_callbacks, build_placement, build_selector
@@ -64,8 +65,7 @@ def check(config: DictConfig) -> None:
     n_groups = _positive(config, "data.train_batch_size", "N, the prompt groups of an update batch")
     _positive(config, "actor_rollout_ref.rollout.n", "the responses of a prompt group")
     replicas = count_replicas(config)
-    raw = OmegaConf.select(config, PREFIX)
-    settings = parse(OmegaConf.to_container(raw, resolve=True) if raw is not None else None)  # type: ignore[arg-type]
+    settings = parse(_settings(config))
     build_policy(settings, n_groups, replicas)
     build_callbacks(settings)
     for pool in ("tail", "bulk"):
@@ -130,10 +130,13 @@ def check_versions() -> Version:
 def count_replicas(config: DictConfig) -> int:
     """R: rollout replicas that the trainer's devices hold."""
     rollout = config.actor_rollout_ref.rollout
-    devices = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
+    devices = 1
+    for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
+        devices *= _positive(config, key, "the devices that hold the replicas")
     size = 1
     for key in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"):
-        size *= int(rollout.get(key, 1) or 1)
+        if rollout.get(key) is not None:
+            size *= _positive(config, f"actor_rollout_ref.rollout.{key}", "the devices of a replica")
     if size > devices:
         raise TailSieveConfigError(
             f"actor_rollout_ref.rollout asks for {size} devices a replica (tensor x data x pipeline parallel size), "
@@ -224,7 +227,7 @@ def _check_warm_up(path: str | None, n_groups: int) -> None:
         raise TailSieveConfigError(
             f"{PREFIX}.warm_up={path} does not exist; write it with tailsieve data NAME --warm-up {n_groups}."
         )
-    rows = _count_rows([path])
+    rows = _count_rows(f"{PREFIX}.warm_up", [path])
     if rows < n_groups:
         raise TailSieveConfigError(
             f"{PREFIX}.warm_up={path} holds {rows} prompts, fewer than data.train_batch_size={n_groups}; "
@@ -232,10 +235,16 @@ def _check_warm_up(path: str | None, n_groups: int) -> None:
         )
 
 
-def _count_rows(paths: list[str]) -> int:
+def _count_rows(key: str, paths: list[str]) -> int:
     import pyarrow.parquet as pq
 
-    return sum(pq.ParquetFile(path).metadata.num_rows for path in paths)
+    rows = 0
+    for path in paths:
+        try:
+            rows += pq.ParquetFile(path).metadata.num_rows
+        except (OSError, ValueError) as error:  # pyarrow's own are of these
+            raise TailSieveConfigError(f"{key}: {path} is not a parquet file ({error}); write it again.") from None
+    return rows
 
 
 def _count_prompts(config: DictConfig) -> int | None:
@@ -243,12 +252,23 @@ def _count_prompts(config: DictConfig) -> int | None:
     if OmegaConf.select(config, "data.custom_cls.path"):
         return None
     files = config.data.train_files
-    paths = [files] if isinstance(files, str) else list(files)
+    paths = [files] if isinstance(files, str) else list(files or ())
+    if not paths or not all(isinstance(path, str) for path in paths):
+        raise TailSieveConfigError(f"data.train_files={files} must be a parquet file, or a list of them.")
     if not all(re.search(r"\.parquet$", path) and os.path.exists(path) for path in paths):
         return None
-    rows = _count_rows(paths)
+    rows = _count_rows("data.train_files", paths)
     limit = int(config.data.get("train_max_samples", -1) or -1)
     return rows if limit < 0 else min(rows, limit)
+
+
+def _settings(config: DictConfig) -> Any:
+    """Our part of the configuration as plain values, interpolations resolved."""
+    try:
+        raw = OmegaConf.select(config, PREFIX)
+        return OmegaConf.to_container(raw, resolve=True) if OmegaConf.is_config(raw) else raw
+    except OmegaConfBaseException as error:
+        raise TailSieveConfigError(f"{PREFIX} cannot be resolved: {str(error).splitlines()[0]}.") from None
 
 
 def _positive(config: DictConfig, key: str, meaning: str) -> int:

@@ -49,6 +49,7 @@ def test_one_string_and_repeats():
         ({"val_presence_penalty": "much"}, "val_presence_penalty=much must be a number"),
         ({"stop": [""]}, r"sampling.stop=\[''\] must be a list of strings that are not empty, for example \['<END>'\]"),
         ({"stop": [3]}, r"stop=\[3\] must be a list of strings"),
+        ({"stop": {"a": 1}}, r"stop=\{'a': 1\} must be a list of strings"),
         ({"stop": 3}, r"stop=3 must be a list of strings"),
         ({"presence_penality": 1}, r"sampling.presence_penality is not a setting; did you mean presence_penalty\?"),
         ({"zzz": 1}, r"zzz is not a setting; known keys are presence_penalty, val_presence_penalty, stop"),

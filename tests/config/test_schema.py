@@ -47,6 +47,14 @@ def test_uniform_group_keeps_groups_together_on_all_replicas():
         ({"policy": "fixed", "schedule": {3: [64, 1]}}, r"schedule at step 3: q=64 must be"),
         ({"policy": "fixed", "schedule": {3: 4}}, r"schedule has 3: 4; write each entry as step: \[q, m\]"),
         ({"policy": "fixed", "schedule": {0: [4, 1]}}, "schedule has step 0; steps count from 1"),
+        ({"policy": "fixed", "schedule": [4, 1]}, r"schedule=\[4, 1\] must be a mapping of step: \[q, m\]"),
+        ({"policy": "fixed", "schedule": {3: [float("inf"), 1]}}, r"schedule has 3: \[inf, 1\]; write each entry"),
+        ({"stall_deadline_s": float("inf")}, "stall_deadline_s=inf must be a positive number of seconds, at most"),
+        ({"sync_deadline_s": 1e300}, "sync_deadline_s=1e.300 must be a positive number of seconds, at most"),
+        ({"selector": "history", "history_scenarios": 5000}, "history_scenarios=5000 must be at most 1024"),
+        ({"selector": "history", "history_from": ""}, "history_from= must be a path, or null"),
+        ([1], r"tailsieve=\[1\] must be a mapping of settings"),
+        (5, "tailsieve=5 must be a mapping of settings"),
     ],
 )
 def test_bad_settings_are_one_sentence_each(settings, said):

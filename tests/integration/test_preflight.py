@@ -63,6 +63,10 @@ BAD = {
     "trainer.v1.tailsieve.bulk_placement": ("none", r"bulk_placement=none is unknown; choose one of group, request"),
     "trainer.v1.tailsieve.tail_selector": ({"_target_": "json.dumps"}, r"tail_selector: json.dumps is a function"),
     "trainer.v1.tailsieve.polcy": ("fixed", r"did you mean policy\?"),
+    "trainer.v1.tailsieve.curve": ("${nope}", r"trainer.v1.tailsieve cannot be resolved: .*'nope' not found"),
+    "trainer.n_gpus_per_node": ("x", r"trainer.n_gpus_per_node=x must be a whole number of at least 1"),
+    "actor_rollout_ref.rollout.data_parallel_size": (-1, r"rollout.data_parallel_size=-1 must be a whole number"),
+    "data.train_files": (None, r"data.train_files=None must be a parquet file, or a list of them"),
 }
 
 
@@ -93,6 +97,30 @@ def test_a_dataset_smaller_than_a_batch(config, tmp_path):
     small = changed(config, "data.train_files", str(tmp_path / "train.parquet"))
     with pytest.raises(TailSieveConfigError, match=r"holds 5 prompts, fewer than data.train_batch_size=8"):
         preflight.check(small)
+
+
+@pytest.mark.parametrize("content", [b"", b"no parquet at all", None])
+def test_what_is_no_parquet_file(config, tmp_path, content):
+    path = tmp_path / "data.parquet"
+    path.mkdir() if content is None else path.write_bytes(content)
+    for key in ("data.train_files", "trainer.v1.tailsieve.warm_up"):
+        with pytest.raises(TailSieveConfigError, match=rf"^{key}: .*data.parquet is not a parquet file \(.*\); write"):
+            preflight.check(changed(config, key, str(path)))
+
+
+def test_settings_that_are_no_mapping(config):
+    broken = config.copy()
+    with open_dict(broken):
+        broken.trainer.v1.tailsieve = 5
+    with pytest.raises(TailSieveConfigError, match="tailsieve=5 must be a mapping of settings"):
+        preflight.check(broken)
+
+
+def test_a_module_that_ends_the_program(config, tmp_path, monkeypatch):
+    (tmp_path / "a_script.py").write_text("import sys\nsys.exit('two\\nlines')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TailSieveConfigError, match=r"a_script.C cannot be imported \(SystemExit: two lines\)"):
+        preflight.check(changed(config, "trainer.v1.tailsieve.callbacks", [{"_target_": "a_script.C"}]))
 
 
 def test_a_dataset_of_the_users_own_is_counted_by_the_trainer(config, tmp_path):
