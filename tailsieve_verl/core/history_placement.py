@@ -10,9 +10,8 @@ end inside a group. The longest block is on the highest rank, where the tail poo
 
 Block sizes aim at the least mean over scenarios of max_r T_r on the decode curve, which is what a step costs. To
 equalise mean times alone may load the replicas of the long responses too much, since theirs scatter most. So blocks
-are filled from the longest request on until their mean time plus z standard deviations reaches a target, the target is
-the least at which the last request finds room (bisection), and z the one with the least mean makespan. The optimum is
-flat: a search over single boundaries from there gains 0.3 % on fresh lengths.
+are filled to a mean time plus z standard deviations (`blocks`), and z is the one with the least mean makespan. The
+optimum is flat: a search over single boundaries from there gains 0.3 % on fresh lengths.
 
 With a deferral q > 0 there are two pools (`lay_out_deferred`). The m top replicas run what must finish: groups
 carried, and as many of the longest fresh ones as even out the pools; they are never cut. The others run the rest, in
@@ -25,12 +24,13 @@ same blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tailsieve_verl.core.blocks import cautious, completions, filled, in_share, last_done, makespans
 from tailsieve_verl.core.decode import DecodeCurve
 
 Floats = NDArray[np.float64]
@@ -43,14 +43,8 @@ CAUTIONS = (0.0, 0.5, 1.0)
 CUT_SHARES = (0.35, 0.5, 0.75)
 #: Scenarios by which the pools of a deferral are searched; the blocks in them are made for all.
 SEARCHED = 12
-#: Halvings of the target time: to well under 1 % of it.
-HALVINGS = 7
 #: Lengths that are sorted at once at most, over all scenarios; larger steps are laid out over fewer scenarios.
 MOST_VALUES = 1 << 21
-#: Blocks are filled in steps of this share of an even block, at least one request: finer makes no difference.
-GRAIN = 1 / 32
-#: The first target is this much more than an even block of the longest takes; it grows by as much until all fits.
-ROOM = 1.2
 
 
 @dataclass(frozen=True)
@@ -139,8 +133,8 @@ def lay_out_deferred(
 
 def dealt_seconds(lengths: Floats, where: Ints, replicas: int, curve: DecodeCurve) -> Floats:
     """Makespan of lengths [S, G, n] under a placement [G, n], [S] seconds."""
-    flat = lengths.reshape(len(lengths), -1)
-    times = [_time(flat[:, where.ravel() == r], curve) for r in range(replicas)]
+    flat, tau = lengths.reshape(len(lengths), -1), curve.table(where.size)
+    times = [last_done(flat[:, where.ravel() == r], tau) for r in range(replicas)]
     return np.asarray(np.max(times, axis=0))
 
 
@@ -166,7 +160,7 @@ def dealt_deferred(
             by_replica = np.argsort(where[mine].ravel(), kind="stable")
             ends = np.cumsum(np.bincount(where[mine].ravel() - first, minlength=size))
             flat = np.empty((len(lengths), count * n))
-            flat[:, by_replica] = _finish(lengths[:, mine].reshape(len(lengths), -1)[:, by_replica], ends, curve)
+            flat[:, by_replica] = completions(lengths[:, mine].reshape(len(lengths), -1)[:, by_replica], ends, curve)
             complete = flat.reshape(-1, count, n).max(axis=2)
             seconds = np.maximum(seconds, np.partition(complete, count - 1 - over, axis=1)[:, count - 1 - over])
     return Layout(where, seconds, carried)
@@ -227,34 +221,19 @@ def _pool(lengths: Floats, replicas: int, curve: DecodeCurve, over: int, tried: 
     flat = lengths.reshape(scenarios, -1)
     found = []
     for value in tried:
-        ends = _filled(flat, replicas, curve, _in_share(value) if over else _cautious(value))
+        ends = filled(flat, replicas, curve, in_share(value) if over else cautious(value))
         if over:
             seconds = np.partition(_group_ends(lengths, ends, curve), groups - 1 - over, axis=1)[:, groups - 1 - over]
         else:
-            seconds = _makespans(flat, ends, curve)
+            seconds = makespans(flat, ends, curve)
         found.append((ends, seconds))
     return min(found, key=lambda pair: float(pair[1].mean()))
 
 
 def _group_ends(lengths: Floats, ends: Ints, curve: DecodeCurve) -> Floats:
     """When each group is complete, [S, G] seconds."""
-    finish = _finish(lengths.reshape(len(lengths), -1), ends, curve)
+    finish = completions(lengths.reshape(len(lengths), -1), ends, curve)
     return np.asarray(finish.reshape(lengths.shape).max(axis=2))
-
-
-def _finish(flat: Floats, ends: Ints, curve: DecodeCurve) -> Floats:
-    """When each of K requests is done, in order of their replicas, [S, K] seconds."""
-    tau = curve.table(flat.shape[1])
-    finish, start = np.empty_like(flat), 0
-    for end in ends.tolist():
-        if end > start:
-            block = flat[:, start:end]
-            order = np.argsort(block, axis=1)
-            ascending = np.take_along_axis(block, order, axis=1)
-            times = np.cumsum(np.diff(ascending, prepend=0.0, axis=1) * tau[end - start : 0 : -1], axis=1)
-            np.put_along_axis(finish[:, start:end], order, times, axis=1)
-        start = end
-    return finish
 
 
 def _limited(scenarios: Floats) -> Floats:
@@ -264,107 +243,7 @@ def _limited(scenarios: Floats) -> Floats:
 
 def _blocks(lengths: Floats, replicas: int, curve: DecodeCurve) -> tuple[Ints, Floats]:
     """Ends of R blocks of the requests in order, [R], and their makespans, [S]; the best of a few cautions."""
-    found = [_filled(lengths, replicas, curve, _cautious(caution)) for caution in CAUTIONS]
-    seconds = [_makespans(lengths, ends, curve) for ends in found]
+    found = [filled(lengths, replicas, curve, cautious(caution)) for caution in CAUTIONS]
+    seconds = [makespans(lengths, ends, curve) for ends in found]
     best = int(np.argmin([s.mean() for s in seconds]))
     return found[best], seconds[best]
-
-
-def _cautious(caution: float) -> Callable[[Floats], float]:
-    return lambda times: float(times.mean() + caution * times.std())
-
-
-def _in_share(share: float) -> Callable[[Floats], float]:
-    def cost(times: Floats) -> float:
-        rank = min(times.size - 1, int(share * times.size))
-        return float(np.partition(times, rank)[rank])
-
-    return cost
-
-
-def _filled(lengths: Floats, replicas: int, curve: DecodeCurve, of: Callable[[Floats], float]) -> Ints:
-    """Ends of R blocks filled up to the least time at which all requests find room, [R].
-
-    Args:
-        lengths: [S, K], the longest expected request first.
-        of: what a block costs, by its times in the scenarios, [S].
-    """
-    requests = lengths.shape[1]
-    even = -(-requests // replicas)
-    grain = max(1, round(GRAIN * even))
-    tau = curve.table(requests)
-
-    def cost(start: int, end: int) -> float:
-        return of(_time_by(lengths[:, start:end], tau))
-
-    # Some block holds an even share, and none is shorter than the last one.
-    low, high = cost(max(0, requests - even), requests), cost(0, even)
-    ends = None
-    while ends is None:
-        high *= ROOM
-        ends = _fill(requests, replicas, high, cost, [even] * replicas, grain)
-    for _ in range(HALVINGS):
-        target = (low + high) / 2
-        found = _fill(requests, replicas, target, cost, np.diff([0, *ends]).tolist(), grain)
-        if found is None:
-            low = target
-        else:
-            high, ends = target, found
-    return np.array(ends, dtype=np.int64)
-
-
-def _fill(
-    requests: int,
-    replicas: int,
-    target: float,
-    cost: Callable[[int, int], float],
-    guess: Sequence[int],
-    grain: int,
-) -> list[int] | None:
-    """Ends of blocks that each cost at most the target, [R]; ``None`` if requests are left over."""
-    ends, start = [], 0
-    for block in range(replicas - 1):
-        left = requests - start
-        if left:
-            size = _largest(cost, start, target, guess[block], left, grain)
-            if not size:
-                return None
-            start += size
-        ends.append(start)
-    if start < requests and cost(start, requests) > target:
-        return None
-    return [*ends, requests]
-
-
-def _largest(cost: Callable[[int, int], float], start: int, target: float, guess: int, most: int, grain: int) -> int:
-    """The most requests from a start on that cost at most the target, found from a guess; 0 if one costs more."""
-    low, high, size, step = 0, most + 1, min(max(1, guess), most), grain
-    while high - low > grain:
-        if cost(start, start + size) <= target:
-            low, size = size, size + step
-        else:
-            high, size = size, size - step
-        step *= 2
-        if not low < size < high:
-            size = (low + high) // 2
-    return low or int(cost(start, start + 1) <= target)
-
-
-def _makespans(lengths: Floats, ends: Ints, curve: DecodeCurve) -> Floats:
-    tau = curve.table(lengths.shape[1])
-    starts = np.concatenate(([0], ends[:-1]))
-    times = [_time_by(lengths[:, a:b], tau) for a, b in zip(starts.tolist(), ends.tolist(), strict=True) if b > a]
-    return np.asarray(np.max(times, axis=0))
-
-
-def _time(lengths: Floats, curve: DecodeCurve) -> Floats:
-    return _time_by(lengths, curve.table(max(1, lengths.shape[1])))
-
-
-def _time_by(lengths: Floats, tau: Floats) -> Floats:
-    """Seconds until the last of K requests of one replica is done, [S] (paper 2.1); 0 without requests."""
-    count = lengths.shape[1]
-    if not count:
-        return np.zeros(lengths.shape[0])
-    ascending = np.sort(lengths, axis=1)
-    return np.asarray(ascending @ np.diff(tau[: count + 1])[::-1])
