@@ -83,7 +83,7 @@ class EarlyWarning(Callback):
             value, limit = metrics.get(f"bias/{key}"), self._limits[f"bias_{key}"]
             says = (
                 f"the {what} trained on differs by {_percent(value)} from whole fresh pools (limit {limit:.0%}); "
-                f"stragglers are shorter when they run again: raise q, or pin the run uniform and compare rewards"
+                f"stragglers come out otherwise when they run again: pin the run uniform for some steps and compare"
             )
             watched.append(_Watch(f"bias_{key}", value, value is not None and abs(value) > limit, says))
         for pool in ("tail", "bulk"):

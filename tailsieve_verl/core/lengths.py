@@ -12,7 +12,8 @@ Invariants
 Completing by the regenerated group as it is would call chance runaways unbiased although they were re-rolled away; a
 survival curve over all responses would put the longest lengths at c, because the cut takes just the longest groups.
 On simulated chance runaways this reports three quarters of the true shortening, on persistent loads about none.
-Bounded: it keeps the last ``window`` responses of each kind.
+Bounded: it keeps the last ``window`` responses of each kind. Of steps so large that fewer than four would fit, every
+k-th prompt of the stream is looked at, the same ones on both sides.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tailsieve_verl.core.plan import StepObservation
 
 # 99th percentiles need some ten thousand responses to be steady to a few percent; more would lag behind the policy.
 DEFAULT_WINDOW = 20_000
+# Steps that must fit into the window: a reference needs the step that cut a response and the one that completed it.
+STEPS_IN_WINDOW = 4
 # Values that stand for the pooled lengths above c: evenly spaced quantiles, enough for a mean and a 99th percentile.
 POOLED_VALUES = 16
 
@@ -43,8 +46,10 @@ class LengthMonitor:
 
     def add(self, observation: StepObservation) -> None:
         """Count a step: its batch, the stragglers it regenerated, and its fresh pool."""
+        every = self._every(observation)
+        groups = [group for group in observation.groups if group.prompt % every == 0]
         regenerated: dict[int, list[int]] = {}
-        for group in observation.groups:
+        for group in groups:
             if group.status == "trained":
                 self._consumed.extend(group.tokens)
                 if group.route in ("tail", "residual"):
@@ -54,7 +59,7 @@ class LengthMonitor:
             for prompt, reached in self._open:
                 self._complete(reached, regenerated.get(prompt, ()), pooled)
         self._open = []
-        for group in observation.groups:
+        for group in groups:
             if group.route not in ("fresh", "placed") or group.status == "failed":
                 continue
             for tokens, complete in zip(group.tokens, group.complete, strict=True):
@@ -62,6 +67,12 @@ class LengthMonitor:
                     self._reference.append((float(tokens), 1.0))
                 else:
                     self._open.append((group.prompt, tokens))
+
+    def _every(self, observation: StepObservation) -> int:
+        """k, so that the batches of four steps fit into the window."""
+        window = self._consumed.maxlen or DEFAULT_WINDOW
+        responses = sum(len(group.tokens) for group in observation.groups if group.status == "trained")
+        return max(1, -(-responses * STEPS_IN_WINDOW // window))
 
     def bias(self) -> LengthBias | None:
         """The bias over the window; ``None`` before the first complete responses."""

@@ -53,12 +53,14 @@ class TailSieveAgentLoopWorker(_WorkerBase):
         self._retries = int(self.config.trainer.v1.tailsieve.get("max_retries", 0))
         self._sampling = parse_sampling(self.config.trainer.v1.tailsieve.get("sampling"))
         self._groups: dict[str, _Group] = {}
+        self._aborted: dict[str, list[int]] = {}
 
     async def cut(self, uids: list[str], timeout_s: float) -> dict[str, list[int]]:
         """End the sessions of these groups and wait until they have.
 
         Returns:
-            uid -> sessions that had been generated in full, for the groups that ran in this worker.
+            uid -> sessions that had been generated in full, for the groups that ran in this worker, or that an abort of
+            their requests ended before this call came.
 
         Raises:
             TimeoutError: if a session does not end in time.
@@ -73,7 +75,9 @@ class TailSieveAgentLoopWorker(_WorkerBase):
             _, pending = await asyncio.wait(waits, timeout=timeout_s)
             if pending:
                 raise TimeoutError(f"{len(pending)} cut prompt groups still run after {timeout_s:g} s")
-        return {uid: sorted(group.generated) for uid, group in mine.items()}
+        early = {uid: self._aborted[uid] for uid in uids if uid in self._aborted}
+        self._aborted.clear()
+        return early | {uid: sorted(group.generated) for uid, group in mine.items()}
 
     async def alive(self) -> bool:
         """Answers while the worker's event loop runs."""
@@ -95,6 +99,8 @@ class TailSieveAgentLoopWorker(_WorkerBase):
             group.error = group.error or f"{type(error).__name__}: {error}"
         finally:
             del self._groups[uid]
+            if len(group.generated) < group.sessions:
+                self._aborted[uid] = sorted(group.generated)
             group.settled.set()
         if not group.cut:
             missing = group.sessions - len(group.stored)

@@ -328,7 +328,7 @@ class RolloutRunner:
         elif log.uid in step.sessions_done:
             done = set(step.sessions_done[log.uid])
             complete = tuple(i in done for i in range(n))
-        else:  # the group had ended in its worker before the cut reached it
+        else:  # every response had been generated before the cut reached the group's worker
             complete = (status == "cut" and all(t is not None for t in log.finished_s),) * n
         return GroupRecord(
             prompt=step.uids[log.uid],

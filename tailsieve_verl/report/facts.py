@@ -46,7 +46,6 @@ def facts_of(view: RunView) -> Facts:
             for name, value in _last(steps, "bias/mean").items()
             if name.startswith("bias/")
         },
-        bias_partial=steps[-1].seen.plan.n_groups * int(view.run.get("n", 1)) > DEFAULT_WINDOW,
         bias_error=bias_error(steps),
         idle=mean_idle(split or steps),
         warnings=tuple(early_warnings(steps)),

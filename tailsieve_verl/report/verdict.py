@@ -17,7 +17,6 @@ from typing import Literal
 
 from tailsieve_verl.advise.advice import FULL, MEAN_SHIFT, MIN_GAIN, MIN_STEP_GAIN, P99_SHIFT, TRUNCATED_SHIFT
 from tailsieve_verl.compare.speedup import Interval
-from tailsieve_verl.core.lengths import DEFAULT_WINDOW
 
 #: Settled steps with a tail pool below which a gain is not judged: an interval over fewer is as wide as the gain.
 FEW_STEPS = 4
@@ -46,7 +45,6 @@ class Facts:
         model_error: mean of log(measured / predicted) over the uniform steps; ``None`` with fewer than three.
         room: makespan over what no placement could beat, ratio of means; ``None`` without a bound.
         bias: ``mean``, ``p99``, ``truncated``, ``ks`` at the last step; empty where it is not known.
-        bias_partial: the bias figures look at fewer responses than a step has.
         bias_error: standard error that chance gives ``bias["mean"]``; ``None`` where it is not known.
         idle: mean idle share by pool, of steps with a tail pool if there are any.
         warnings: of each figure that the early-warning callback named, at which steps, and its last words.
@@ -65,7 +63,6 @@ class Facts:
     model_error: float | None = None
     room: float | None = None
     bias: Mapping[str, float] = field(default_factory=dict)
-    bias_partial: bool = False
     bias_error: float | None = None
     idle: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[tuple[tuple[int, ...], str], ...] = ()
@@ -148,11 +145,6 @@ def _bias(facts: Facts) -> tuple[Tolerable, str]:
         return "yes", "Nothing was cut, so the lengths trained on are those of uniform routing."
     if "mean" not in facts.bias:
         return "unknown", "The record has no bias figures."
-    if facts.bias_partial:
-        return "unknown", (
-            f"The bias of lengths is not known: its figures look at the last {DEFAULT_WINDOW} responses, and a step "
-            "has more; see the lengths below."
-        )
     beyond = _beyond(facts)
     error = facts.bias_error
     figures = (

@@ -64,6 +64,20 @@ def test_failed_groups_count_on_neither_side():
     assert monitor.state_dict() == {"consumed": [1, 1], "reference": [[1.0, 1.0], [1.0, 1.0]], "open": []}
 
 
+def test_steps_larger_than_the_window_are_sampled_by_prompt_on_both_sides():
+    lengths = np.random.default_rng(0).integers(1, 100, (3, 400))
+    monitor, whole = LengthMonitor(window=1000), LengthMonitor(window=100_000)
+    for number, row in enumerate(lengths.tolist()):
+        serial = range(400 * number, 400 * (number + 1))
+        groups = [record(p, "fresh", "trained", [tokens] * 2) for p, tokens in zip(serial, row, strict=True)]
+        for one in (monitor, whole):
+            one.add(step(*groups))
+            assert (one.bias().mean, one.bias().p99, one.bias().ks) == pytest.approx((0.0, 0.0, 0.0), abs=1e-12)
+    kept = monitor.state_dict()["consumed"]
+    assert kept == [tokens for tokens in lengths.ravel()[::4].tolist() for _ in range(2)]  # 800 responses, 4 steps
+    assert len(whole.state_dict()["consumed"]) == 2400
+
+
 N, GROUP, CAP = 64, 8, 16_000
 
 

@@ -138,6 +138,13 @@ def test_recorded_tokens_are_the_trained_ones(steps):
     assert compared > N
 
 
+def test_aborted_responses_are_not_taken_for_complete(steps):
+    """An aborted response ends too, and brings the tokens it had reached. (A few may end by themselves meanwhile.)"""
+    late = [g for s in steps for g in by_status(s, "cut") if max(t or 0.0 for t in g["finished_s"]) > s["cut_s"]]
+    assert late
+    assert sum(not all(g["complete"]) for g in late) > len(late) / 2
+
+
 def test_a_session_inside_a_tool_is_cut_as_well(run, steps):
     """Prompts with a 4 s tool are cut long before the tool returns, and the step does not wait for it."""
     cut = [(s, g) for s in steps for g in by_status(s, "cut") if kind(g) == "tool"]

@@ -71,7 +71,7 @@ def worker(monkeypatch):
     )
     FakeLoop.seen, FakeLoop.sampling = [], []
     w = TailSieveAgentLoopWorker.__new__(TailSieveAgentLoopWorker)
-    w._router, w._groups, w._retries = FakeRouter(), {}, 0
+    w._router, w._groups, w._aborted, w._retries = FakeRouter(), {}, {}, 0
     w.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": 2, "val_kwargs": {"n": 1}}}, "data": {}})
     w.rollout_config = SimpleNamespace(n=2)
     w.llm_client = w.tokenizer = w.processor = w.hf_model_type = w.dataset_cls = None
@@ -232,6 +232,28 @@ def test_a_group_cut_before_its_sessions_start_generates_nothing(quick):
     FakeLoop.script = script
     assert asyncio.run(scenario()) == {"u": []}
     assert FakeLoop.seen == []
+
+
+def test_a_group_that_the_abort_ends_before_the_cut_arrives_is_not_taken_for_complete(quick):
+    async def script(session):
+        if session.response == 1:
+            raise RolloutCut("its request was aborted")
+        return SimpleNamespace()
+
+    async def scenario():
+        await run_prompt(quick, uid="whole")
+        FakeLoop.script = script
+        await run_prompt(quick, uid="aborted")
+        first = await quick.cut(["whole", "aborted", "elsewhere"], 1.0)
+        return first, await quick.cut(["aborted"], 1.0)
+
+    async def whole(session):
+        return SimpleNamespace()
+
+    FakeLoop.script = whole
+    first, again = asyncio.run(scenario())
+    assert first == {"aborted": [0]}  # "whole" needs no answer: all of it was generated
+    assert again == {}
 
 
 def test_an_abort_that_is_no_cut_is_a_failure(quick):

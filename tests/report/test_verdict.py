@@ -58,7 +58,6 @@ def test_worth(changes, worth, says):
         ({"bias": {"mean": -0.06, "p99": -P99_SHIFT - 0.01}, "bias_error": 0.04}, "no", "mean, p99"),
         ({"bias": {"mean": 0.0, "truncated": -0.01}}, "no", "truncated"),
         ({"bias": {}}, "unknown", "no bias figures"),
-        ({"bias_partial": True}, "unknown", "look at the last 20000 responses, and a step has more"),
         ({"split": 0, "gain": None}, "yes", "Nothing was cut"),
     ],
 )
