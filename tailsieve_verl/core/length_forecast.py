@@ -4,15 +4,12 @@
     predict(keys)     level (mean log length) and its standard error, for prompts that are known
     scenarios(...)    S draws of all responses of a step, from levels and recorded deviations
 
-Three corrections keep old levels honest, all learned by one regression of observed on predicted levels, the newest
-steps counting most: an offset and a slope in age (policies drift), and a factor on the distance from the mean (a
-history that ranks no better than chance, as another model's may, is drawn in until all prompts look alike). What the
-regression leaves is the prediction's own error, and it is in the scenarios.
+Old levels are corrected for drift, and drawn in where they say little (`level_regression`); what that leaves is the
+prediction's own error, and it is in the scenarios.
 
 A response is a prompt's level and a deviation. Deviations are recorded, not assumed: they are drawn from those of
-prompts of about the same level, and runaways (far above their prompt's level) apart, with the lengths they had. A
-prompt's chance of them is between what it had itself and the share of all, by how far runaways come together in
-groups. A prompt that is not known takes the level of a recent one at random.
+prompts of about the same level, and runaways (far above their prompt's level) apart (`prompt_runaways`). A prompt that
+is not known takes the level of a recent one at random.
 
 Right-censored responses count with what they are expected to come to, given that they were longer than what was seen.
 
@@ -30,9 +27,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tailsieve_verl.core.level_regression import KEEP, LevelRegression, features_of
 from tailsieve_verl.core.plan import GroupRecord
 from tailsieve_verl.core.prompt_history import Entries, PromptHistory
-from tailsieve_verl.core.spread import OUTLIER_AT, medians_of
+from tailsieve_verl.core.prompt_runaways import PromptRunaways
+from tailsieve_verl.core.spread import medians_of, robust_means
 
 Floats = NDArray[np.float64]
 
@@ -42,41 +41,14 @@ RECENT = 8192
 WINDOW = RECENT // 16
 #: A response this many standard deviations above its prompt's level is a runaway, not the tail of the others.
 RUNAWAY_AT = 4.0
-#: Runaways are rare: their share is learned over about so many of them, within these bounds in responses.
-RUNAWAYS, RUNAWAY_MEMORY = 32.0, (2_000.0, 200_000.0)
-#: Lengths of runaways that are kept.
-RUNAWAY_LENGTHS = 256
-#: Runaways that count for the belief that all prompts have the same chance of them.
-LIKE_CHANCE = 2.0
 #: Deviations are never taken to scatter less than that, even where most responses of a prompt are equally long.
 LEAST_SPREAD = 0.1
-#: What a step's part in the regression keeps from step to step: ten steps of memory.
-KEEP = 0.9
-#: Strength of the prior that levels are right as they are, in groups: a step or two of 64 overrule it.
-PRIOR_GROUPS = 32.0
 #: Prompts' levels scatter by about this (log scale) until that is measured; within a prompt by as much.
 PRIOR_SPREAD = 0.6
-#: Steps that count as one unit of age in the regression, so that its numbers are of one size.
-AGE_UNIT = 100.0
 #: A right-censored response says about half as much of its prompt's level as one that ended.
 CENSORED_WEIGHT = 0.5
 #: What remains of the longest response seen, step by step.
 SHORTER = 0.995
-
-_SCALARS = (
-    "between",
-    "within",
-    "spread",
-    "mean",
-    "steps",
-    "runaway",
-    "responses",
-    "pairs",
-    "chances",
-    "longest",
-    "left",
-    "left_groups",
-)
 
 
 @dataclass(frozen=True)
@@ -113,18 +85,14 @@ class LengthForecast:
         self.history = history or PromptHistory()
         self._level = np.zeros(0)  # of each recent response's prompt
         self._deviation = np.zeros(0)  # of the response from it
-        self._runaways = np.zeros(0)  # log lengths
-        self._normal = np.zeros((3, 3))  # regression of what prediction missed on (1, distance from the mean, age)
-        self._target = np.zeros(3)
+        self._runaways = PromptRunaways()
+        self._regression = LevelRegression()
         self._between = PRIOR_SPREAD**2  # variance of levels, and of responses about them
         self._within = PRIOR_SPREAD**2
         self._spread = PRIOR_SPREAD  # of most deviations, runaways or not
         self._mean = math.nan
         self._steps = 0.0
-        self._runaway = self._responses = 0.0  # counts, the old ones faded
-        self._pairs = self._chances = 0.0  # pairs of responses of a prompt that both ran away, and all pairs
         self._longest = 0.0
-        self._left, self._left_groups = 0.0, 0.0  # squared misses that the regression leaves, and of how many groups
 
     # ---- prediction -----------------------------------------------------------------------------------------------
 
@@ -136,7 +104,7 @@ class LengthForecast:
     @property
     def runaway_share(self) -> float:
         """Share of responses that ran away lately."""
-        return self._runaway / self._responses if self._responses else 0.0
+        return self._runaways.share
 
     @property
     def within(self) -> float:
@@ -146,32 +114,27 @@ class LengthForecast:
     @property
     def error(self) -> float:
         """Standard error of a predicted level beyond that of few responses: drift, and levels of another policy."""
-        return math.sqrt(self._left / self._left_groups) if self._left_groups >= 1.0 else 0.0
+        return self._regression.error
 
     @property
     def reliability(self) -> float:
         """Of a prompt's distance from the mean as predicted, the part that came true; about 1 if all is well."""
-        return 1.0 + float(self._coefficients()[1])
+        return 1.0 + float(self._regression.coefficients(self._between)[1])
 
     def predict(self, keys: Sequence[str], step: int) -> Forecast:
         """Levels of these prompts if they run in ``step``."""
         entries = self.history.look_up(keys)
         level, error = self._raw(entries)
-        features = self._features(entries, level, step)
-        level = level + features @ self._coefficients()
+        level = level + self._features(entries, level, step) @ self._regression.coefficients(self._between)
         error = np.sqrt(error**2 + self.error**2)
         known = entries.known
         mean = 0.0 if math.isnan(self._mean) else self._mean
-        runaway = np.full(known.size, self.runaway_share)
-        if self.runaway_share:
-            # A prompt that ran away before does it again, as far as runaways come together in groups (beta-binomial).
-            prior = 1.0 / max(self._alike, 1e-6) - 1.0
-            runaway = (entries.runs + prior * self.runaway_share) / (entries.weight + prior)
+        runaway = self._runaways.chance_of(entries)
         level = np.where(known, level, mean)
         error = np.where(known, error, math.sqrt(self._between))
         work = np.exp(np.minimum(level + (error**2 + self._within) / 2.0, max(self._longest, 0.0)))
-        if self._runaways.size:
-            work = (1.0 - runaway) * work + runaway * float(np.exp(self._runaways).mean())
+        if self._runaways.logs.size:
+            work = (1.0 - runaway) * work + runaway * float(np.exp(self._runaways.logs).mean())
         return Forecast(known, level, error, runaway, work)
 
     def scenarios(self, forecast: Forecast, n: int, count: int, seed: int) -> Floats:
@@ -193,9 +156,9 @@ class LengthForecast:
         width = min(WINDOW, ranked.size)
         start = np.clip(np.searchsorted(ranked, level) - width // 2, 0, ranked.size - width)
         logs = level[:, :, None] + deviation[start[:, :, None] + rng.integers(0, width, (*shape, n))]
-        if self._runaways.size:
+        if self._runaways.logs.size:
             runs = rng.random(logs.shape) < forecast.runaway[:, None]
-            logs[runs] = np.maximum(logs[runs], rng.choice(self._runaways, int(runs.sum())))
+            logs[runs] = np.maximum(logs[runs], rng.choice(self._runaways.logs, int(runs.sum())))
         return np.asarray(np.exp(np.clip(logs, 0.0, self._longest)))
 
     def beyond(self, tokens: Floats, complete: NDArray[np.bool_], forecast: Forecast, count: int, seed: int) -> Floats:
@@ -224,7 +187,7 @@ class LengthForecast:
         further = reached + 0.5 * self.within * rng.standard_exponential(drawn.shape)
         drawn = np.where(left > 0, drawn, further)  # beyond all deviations seen: it may still go on
         # Longer than any that was no runaway, or one of those that ran away from there: it may be one.
-        away = np.sort(self._runaways)
+        away = np.sort(self._runaways.logs)
         first = np.searchsorted(away, reached, side="right")
         longer = away.size - first
         if away.size:
@@ -276,28 +239,16 @@ class LengthForecast:
 
     def _features(self, entries: Entries, level: Floats, step: int) -> Floats:
         mean = 0.0 if math.isnan(self._mean) else self._mean
-        age = np.clip(step - entries.step, 0, 10 * AGE_UNIT) / AGE_UNIT
-        return np.where(entries.known[:, None], np.stack((np.ones(level.size), level - mean, age), axis=1), 0.0)
-
-    def _coefficients(self) -> Floats:
-        """Offset, slope and drift that levels are corrected by; the prior says none."""
-        prior = np.diag([PRIOR_GROUPS / 8, PRIOR_GROUPS * self._between, PRIOR_GROUPS])
-        return np.asarray(np.linalg.solve(self._normal + prior, self._target))
+        return np.where(entries.known[:, None], features_of(level - mean, step - entries.step), 0.0)
 
     def _note_misses(self, step: int, entries: Entries, level: Floats, count: Floats, fresh: NDArray[np.bool_]) -> None:
         mine = entries.known & fresh & (count > 0)
         if not mine.any():
             return
         raw, error = self._raw(entries)
-        features = self._features(entries, raw, step)
-        missed = level - raw
-        left = (missed - features @ self._coefficients())[mine]
         # What few responses explain, of the old level and of the new one, is no fault of the prediction.
         explained = float((error[mine] ** 2 + self._within / count[mine]).sum())
-        self._left = max(0.0, KEEP * self._left + float(left @ left) - explained)
-        self._left_groups = KEEP * self._left_groups + float(mine.sum())
-        self._normal = KEEP * self._normal + features[mine].T @ features[mine]
-        self._target = KEEP * self._target + features[mine].T @ missed[mine]
+        self._regression.learn(self._features(entries, raw, step), level - raw, mine, explained, self._between)
 
     def _note_scatter(self, logs: Floats, level: Floats, fresh: NDArray[np.bool_]) -> Floats:
         """Learn deviations and runaways; returns how many of each group's responses ran away, [G]."""
@@ -308,14 +259,7 @@ class LengthForecast:
             spread = 1.4826 * float(medians_of(np.abs(deviation).ravel()))  # of those that did not run away
             self._spread += weight * (max(spread, LEAST_SPREAD) - self._spread)
         away = deviation > RUNAWAY_AT * self._spread
-        runs = away.sum(axis=1).astype(np.float64)
-        memory = np.clip(RUNAWAYS / max(self.runaway_share, 1e-6), *RUNAWAY_MEMORY)
-        keep = max(0.0, 1.0 - logs.size / float(memory))
-        self._runaway = keep * self._runaway + float(runs.sum())
-        self._responses = keep * self._responses + float(logs.size)
-        self._pairs = keep * self._pairs + float((runs * (runs - 1.0)).sum())
-        self._chances = keep * self._chances + float(logs.shape[0] * n * (n - 1))
-        self._runaways = np.concatenate((self._runaways, logs[away]))[-RUNAWAY_LENGTHS:]
+        runs = self._runaways.note(logs, away)
         if n > 1:
             self._within += weight * (float((deviation[~away] ** 2).mean()) - self._within)
         if fresh.sum() > 1:
@@ -327,16 +271,6 @@ class LengthForecast:
         self._level = np.concatenate((self._level, rows))[-RECENT:]
         self._deviation = np.concatenate((self._deviation, deviation[~away]))[-RECENT:]
         return runs
-
-    @property
-    def _alike(self) -> float:
-        """Correlation of running away between two responses of a prompt; 0 if it is chance alone."""
-        share = self.runaway_share
-        if not self._chances or not share:
-            return 0.0
-        both = self._pairs / self._chances
-        found = max(0.0, (both - share**2) / (share - share**2))
-        return found * self._runaway / (self._runaway + LIKE_CHANCE)
 
     def _completed(self, logs: Floats, complete: NDArray[np.bool_], forecast: Forecast) -> Floats:
         """Log lengths with the censored ones as long as they are expected to be, [G, n]."""
@@ -362,11 +296,20 @@ class LengthForecast:
             **self.history.arrays(),
             "recent_level": self._level,
             "recent_deviation": self._deviation,
-            "runaways": self._runaways,
-            "normal": self._normal,
-            "target": self._target,
-            "scalars": np.array([getattr(self, f"_{name}") for name in _SCALARS]),
+            "runaways": self._runaways.logs,
+            "normal": self._regression.normal,
+            "target": self._regression.target,
+            "scalars": np.array([getattr(owner, name) for owner, name in self._scalars()]),
         }
+
+    def _scalars(self) -> list[tuple[Any, str]]:
+        """Owner and name of each single figure, in the order in which they are saved."""
+        return [
+            *((self, name) for name in ("_between", "_within", "_spread", "_mean", "_steps")),
+            *((self._runaways, name) for name in ("count", "responses", "pairs", "chances")),
+            (self, "_longest"),
+            *((self._regression, name) for name in ("left", "left_groups")),
+        ]
 
     def load_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """The inverse of :meth:`arrays`.
@@ -374,7 +317,7 @@ class LengthForecast:
         Raises:
             ValueError: arrays that are missing or that no forecast has; then nothing has changed.
         """
-        shapes = {"normal": (3, 3), "target": (3,), "scalars": (len(_SCALARS),)}
+        shapes = {"normal": (3, 3), "target": (3,), "scalars": (len(self._scalars()),)}
         for name in ("recent_level", "recent_deviation", "runaways", *shapes):
             if name not in arrays:
                 raise ValueError(f"a length forecast needs the array {name}")
@@ -387,22 +330,11 @@ class LengthForecast:
         self.history = history
         self._level = arrays["recent_level"].astype(np.float64)
         self._deviation = arrays["recent_deviation"].astype(np.float64)
-        self._runaways = arrays["runaways"].astype(np.float64)
-        self._normal, self._target = arrays["normal"].astype(np.float64), arrays["target"].astype(np.float64)
-        for name, value in zip(_SCALARS, arrays["scalars"].tolist(), strict=True):
-            setattr(self, f"_{name}", value)
-
-
-def robust_means(logs: Floats, spread: float) -> Floats:
-    """Mean of each row with values far above or below the row's median pulled in, [G].
-
-    Args:
-        logs: [G, n].
-        spread: standard deviation of a response about its prompt's level.
-    """
-    median = medians_of(logs)[:, None]
-    reach = OUTLIER_AT * spread
-    return np.asarray(np.clip(logs, median - reach, median + reach).mean(axis=1))
+        self._runaways.logs = arrays["runaways"].astype(np.float64)
+        self._regression.normal = arrays["normal"].astype(np.float64)
+        self._regression.target = arrays["target"].astype(np.float64)
+        for (owner, name), value in zip(self._scalars(), arrays["scalars"].tolist(), strict=True):
+            setattr(owner, name, value)
 
 
 def _resized(values: Sequence[Any], n: int) -> Sequence[Any]:

@@ -94,8 +94,20 @@ class Spread:
 
 def _robust(logs: Floats, medians: Floats) -> Floats:
     """Mean of each row with outliers pulled in, [G]."""
-    median = medians[:, None]
-    reach = OUTLIER_AT * 1.4826 * max(float(medians_of(np.abs(logs - median).ravel())), 1e-6)
+    spread = 1.4826 * max(float(medians_of(np.abs(logs - medians[:, None]).ravel())), 1e-6)
+    return robust_means(logs, spread, medians)
+
+
+def robust_means(logs: Floats, spread: float, medians: Floats | None = None) -> Floats:
+    """Mean of each row with values far above or below the row's median pulled in, [G].
+
+    Args:
+        logs: [G, n].
+        spread: standard deviation of a response about its prompt's level.
+        medians: of the rows, [G], if they are known.
+    """
+    median = (medians_of(logs) if medians is None else medians)[:, None]
+    reach = OUTLIER_AT * spread
     return np.asarray(np.minimum(np.maximum(logs, median - reach), median + reach).mean(axis=1))
 
 
