@@ -26,7 +26,9 @@ def command(
     split: Annotated[
         str | None, typer.Option("--split", help="Split on the hub, where there are several; names the file.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Shuffle with this seed; else the order stays.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Shuffle with this seed; else the order stays.")
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Keep this many rows, after shuffling.")] = None,
     warm_up: Annotated[
         int,
@@ -50,6 +52,8 @@ def command(
         raise UserError(f"{name} is not a data set that is known; choose one of {', '.join(NAMES)}.")
     if from_ is not None and revision is not None:
         raise UserError("--revision names a commit on the hub, --from a local file; give one of them.")
+    if split is not None and (not split or "/" in split):
+        raise UserError(f"--split={split} names a split and, with it, the file; it must not be empty or have a slash.")
     source = SOURCES[name]
     use = split or source.use
     records = read_file(from_) if from_ is not None else read_hub(source, split or source.split, revision)

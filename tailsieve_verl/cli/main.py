@@ -43,6 +43,9 @@ def main() -> None:
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
+    except MemoryError as error:
+        typer.echo(f"error: not enough memory ({error}); ask for less, for example fewer prompts or steps.", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from tailsieve_verl.errors import UserError
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.")]
 PngFile = Annotated[Path | None, typer.Option("--png", help="Also draw the result into this PNG file.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything drawn at random.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything drawn at random.", min=0)]
 
 
 def say(text: str) -> None:
@@ -86,8 +86,10 @@ def write_whole(path: Path, write: Callable[[str], object]) -> None:
     """Write through a file beside ``path`` that replaces it when complete.
 
     Raises:
-        UserError: a folder that cannot be written.
+        UserError: a folder that cannot be written, or ``path`` is a folder.
     """
+    if path.is_dir():
+        raise UserError(f"{path} cannot be written: it is a folder; name a file.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)

@@ -55,7 +55,7 @@ def command(
     runaway: Annotated[float, typer.Option(help="Synthetic load: chance that a response runs to the limit.")] = 0.0,
     data_set: Annotated[int, typer.Option(help="Synthetic load: prompts in the data set.")] = 100_000,
     drift: Annotated[float, typer.Option(help="Synthetic load: relative change of lengths in a step.")] = 0.0,
-    prompt_length: Annotated[int, typer.Option(help="Synthetic load: prompt tokens.")] = 0,
+    prompt_length: Annotated[int, typer.Option(help="Synthetic load: prompt tokens.", min=0)] = 0,
     curve: Annotated[
         str, typer.Option(help="Decode curve: dense, experts (made up), or a file, best from tailsieve calibrate.")
     ] = "dense",

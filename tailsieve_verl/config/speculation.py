@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tailsieve_verl.config.errors import PREFIX, TailSieveConfigError
-from tailsieve_verl.core.speculation import DepthTable
+from tailsieve_verl.core.speculation import DEEPEST_ALLOWED, DepthTable
 
 SPECULATION = f"{PREFIX}.speculation"
 METHODS = ("none", "mtp", "dflash", "draft_model", "eagle3", "ngram")
@@ -96,9 +96,12 @@ def parse_speculation(raw: Mapping[str, Any] | None) -> SpeculationConfig:
     known = [table.deepest for table in tables.values() if table is not None]
     least = max([*known, AUTO_DEEPEST if len(known) < len(ROUTES) else 1])
     deepest = values.get("deepest", least)
-    if isinstance(deepest, bool) or not isinstance(deepest, int) or deepest < max([*known, 1]):
+    if least > DEEPEST_ALLOWED:
+        raise TailSieveConfigError(f"{SPECULATION}.depth={least} must be at most {DEEPEST_ALLOWED} draft tokens.")
+    if isinstance(deepest, bool) or not isinstance(deepest, int) or not max([*known, 1]) <= deepest <= DEEPEST_ALLOWED:
         raise TailSieveConfigError(
-            f"{SPECULATION}.deepest={deepest} must be a whole number of at least {max([*known, 1])}, the deepest draft."
+            f"{SPECULATION}.deepest={deepest} must be a whole number of at least {max([*known, 1])}, the deepest "
+            f"draft, and at most {DEEPEST_ALLOWED}."
         )
     control = _one_of("control", values.get("control", "runtime"), CONTROLS)
     if control == "launch" and any(table is None or len(table.entries) > 1 for table in tables.values()):
@@ -108,6 +111,10 @@ def parse_speculation(raw: Mapping[str, Any] | None) -> SpeculationConfig:
     extra = values.get("extra", {})
     if not isinstance(extra, Mapping):
         raise TailSieveConfigError(f"{SPECULATION}.extra={extra} must be a mapping of vLLM's speculative_config keys.")
+    if "num_speculative_tokens" in extra:
+        raise TailSieveConfigError(
+            f"{SPECULATION}.extra.num_speculative_tokens would overrule {SPECULATION}.deepest; set that one."
+        )
     return SpeculationConfig(
         method=method,
         model=str(model) if model else None,

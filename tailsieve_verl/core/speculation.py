@@ -32,6 +32,8 @@ from tailsieve_verl.core.decode import DecodeCurve
 #: Least relative gain of throughput for which a table takes another depth at a batch size, or replaces one in force:
 #: measured acceptance moves by a percent or two between steps, and a change costs a restart of what tau was learned.
 LEAST_GAIN = 0.03
+#: No drafter of today proposes more in one step; a depth beyond it is a slip, and costs time and memory with its size.
+DEEPEST_ALLOWED = 64
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.drafting import DraftCounts
 from tailsieve_verl.core.speculation import (
+    DEEPEST_ALLOWED,
     LEAST_GAIN,
     Acceptance,
     DepthTable,
@@ -96,8 +97,8 @@ class Speculation:
         for name in ("draft_share", "pass_share"):
             if not 0 <= getattr(self, name) < np.inf:
                 raise UserError(f"{name}={getattr(self, name)} must be a share of a step, 0 or more, for example 0.05.")
-        if self.deepest < 1:
-            raise UserError(f"deepest={self.deepest} must be at least 1 draft token.")
+        if not 1 <= self.deepest <= DEEPEST_ALLOWED:
+            raise UserError(f"deepest={self.deepest} must be from 1 to {DEEPEST_ALLOWED} draft tokens.")
 
     def costs(self, deepest: int) -> SpeculationCosts:
         """Step times of depths 0..deepest."""
@@ -150,13 +151,17 @@ def parse_depth(text: str | int) -> Depth:
     try:
         parts = [part.split(":") for part in str(text).split("/")]
         if len(parts) == 1 and len(parts[0]) == 1:
-            return DepthTable.constant(int(parts[0][0]))
-        return DepthTable(tuple((int(b), int(d)) for b, d in parts))
+            table = DepthTable.constant(int(parts[0][0]))
+        else:
+            table = DepthTable(tuple((int(b), int(d)) for b, d in parts))
     except ValueError:
         raise UserError(
             f"depth {text!r} must be a number of draft tokens, auto, or a table by running batch size from 1 on, "
             "for example 1:5/8:2."
         ) from None
+    if table.deepest > DEEPEST_ALLOWED:
+        raise UserError(f"depth {text!r} must be at most {DEEPEST_ALLOWED} draft tokens.")
+    return table
 
 
 def read_acceptance(text: str) -> Acceptance:

@@ -106,6 +106,8 @@ def write_trace(path: str | os.PathLike[str], trace: Trace) -> None:
     """
     path = Path(path)
     suffix = _suffix(path)
+    if path.is_dir():
+        raise UserError(f"{path} cannot be written: it is a folder; name a file.")
     cell = pd.Series(trace.prompt * len(trace.checkpoints) + trace.checkpoint)
     table = pd.DataFrame(
         {

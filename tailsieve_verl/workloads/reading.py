@@ -29,7 +29,8 @@ def read_file(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} is of no kind that can be read; give a {', '.join(FORMATS)} file.")
     try:
         rows = _read(path, kind)
-    except (OSError, ValueError) as error:  # pyarrow, json and Unicode errors are ValueErrors too
+    # pyarrow, json and Unicode errors are ValueErrors too; EOFError: a cut .gz; RecursionError: JSON of no end.
+    except (OSError, ValueError, EOFError, RecursionError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read as {kind.lstrip('.')}: {said.rstrip('.')}.") from None
     if not rows:

@@ -1,5 +1,6 @@
 """`tailsieve data`: what it writes and prints."""
 
+import gzip
 import json
 
 import pyarrow.parquet as pq
@@ -75,6 +76,17 @@ def test_errors_are_one_sentence(arguments, said):
     with pytest.raises(UserError) as error:
         run(*arguments)
     assert said in str(error.value)
+
+
+def test_spoilt_files_and_names_are_one_sentence(tmp_path):
+    cut, deep = tmp_path / "cut.csv.gz", tmp_path / "deep.json"
+    cut.write_bytes(gzip.compress(b"question,answer\n" + b"a,b\n" * 1000)[:40])
+    deep.write_text("[" * 100_000)
+    for path in (cut, deep):
+        with pytest.raises(UserError, match=f"{path.name} cannot be read as "):
+            run("gsm8k", "--from", str(path))
+    with pytest.raises(UserError, match="it must not be empty or have a slash"):
+        run("gsm8k", "--from", str(cut), "--split", "../other")
 
 
 def test_the_names_are_the_sources():

@@ -34,6 +34,18 @@ def mixed(tmp_path):
     return path
 
 
+def test_a_negative_seed_is_no_seed(tmp_path):
+    result = CliRunner().invoke(command.app, ["make", str(tmp_path / "x.csv"), "--seed", "-1"])
+    assert result.exit_code == 2
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_a_folder_is_no_file_to_write(mixed, tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(UserError, match=r"folder\.csv cannot be written: it is a folder"):
+        run("convert", mixed, tmp_path / "folder.csv", "--model", "small")
+
+
 def test_make_and_summary(tmp_path):
     path = tmp_path / "run.csv.gz"
     output, remarks = run("make", path, "--prompts", 64, "--samples", 8, "--checkpoints", 30, "--seed", 3)

@@ -141,6 +141,14 @@ def test_wrong_depths_are_named(text):
         parse_depth(text)
 
 
+def test_depths_beyond_any_drafter_are_refused():
+    for make in (lambda: parse_depth(10**9), lambda: parse_depth("1:5/8:65")):
+        with pytest.raises(UserError, match="must be at most 64 draft tokens"):
+            make()
+    with pytest.raises(UserError, match="deepest=65 must be from 1 to 64"):
+        Speculation(Acceptance((0.7,)), CURVE, deepest=65)
+
+
 def test_acceptance_from_numbers_and_from_a_run(tmp_path):
     assert read_acceptance("0.7").rates == (0.7,)
     assert read_acceptance("0.8,0.7,0.6").rates == (0.8, 0.7, 0.6)
