@@ -83,7 +83,16 @@ def read_runlog(path: str | Path, label: str | None = None) -> RunLog:
     rollouts = path / "rollouts"
     dump = rollouts if next(rollouts.glob("*.jsonl"), None) is not None else None
     if path.is_dir() and (path / FILE).is_file():
-        return _from_record(label, path, read_run(path), dump)
+        record = read_run(path)
+        try:
+            return _from_record(label, path, record, dump)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(
+                f"{record.path} has a step that cannot be understood ({type(error).__name__}: {error}); it is damaged, "
+                f"or of another version of tailsieve_verl."
+            ) from None
     return _from_metrics(label, path, dump)
 
 

@@ -25,7 +25,7 @@ class RecordedRun:
         path: the file.
         run: what the last ``start`` line says of the run: ``n_groups``, ``replicas``, ``n``; empty before the first.
         steps: the ``step`` lines in order, each with the metrics of its ``trained`` line under ``trained`` if it came.
-        skipped: lines that could not be read (cut off by a crash, or still being written).
+        skipped: lines that could not be read (cut off by a crash, still being written, or without metrics).
         resumes: how often the run was resumed.
     """
 
@@ -73,7 +73,9 @@ def read_run(folder: str | Path) -> RecordedRun:
             elif line["kind"] == "step":
                 steps[number] = line
             elif line["kind"] == "trained" and number in steps:
-                steps[number]["trained"] = line["metrics"]
+                metrics = line.get("metrics")
+                skipped += not isinstance(metrics, dict)
+                steps[number]["trained"] = metrics if isinstance(metrics, dict) else {}
     return RecordedRun(path, run, tuple(steps[number] for number in sorted(steps)), skipped, max(0, starts - 1))
 
 

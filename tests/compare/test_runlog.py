@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from tailsieve_verl.compare.runlog import read_runlog
@@ -44,6 +46,21 @@ def test_dumps_are_found_where_there_are_any(tmp_path):
     write_metrics(tmp_path / "metrics.jsonl", [1.0, 1.0])
     assert read_runlog(tmp_path).dump is None
     assert read_runlog(write_dump(tmp_path, {1: ["a", "b"], 2: ["c"]})).dump == tmp_path / "rollouts"
+
+
+@pytest.mark.parametrize("spoilt", [{"plan": None}, {"groups": "x"}, {"cut_s": ...}])
+def test_a_damaged_step_is_one_sentence(tmp_path, spoilt):
+    write_record(tmp_path, [5.0, 5.0])
+    path = tmp_path / "tailsieve" / "steps.jsonl"
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    step = next(line for line in lines if line["kind"] == "step")
+    for key, value in spoilt.items():
+        step.pop(key)
+        if value is not ...:
+            step[key] = value
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match=r"steps\.jsonl has a step that cannot be understood .*; it is damaged"):
+        read_runlog(tmp_path)
 
 
 def test_what_is_no_run_is_said(tmp_path):

@@ -87,6 +87,14 @@ def test_kinds_and_fields_of_a_later_version_are_passed_over(tmp_path):
     assert (observation_of(step), decision_of(step)) == (observation(1), decision(1))
 
 
+def test_a_step_trained_without_metrics_has_none(tmp_path):
+    path = write(tmp_path, 1).path
+    with path.open("a") as file:
+        file.write('{"kind": "trained", "step": 1}\n')
+    run = read_run(tmp_path)
+    assert (run.steps[0]["trained"], run.skipped) == ({}, 1)
+
+
 @pytest.mark.parametrize("text", ["", "\n", "7\n[1]\nnull\n", '{"kind": "step"}\n', "\x00\xff\n"])
 def test_an_empty_or_spoilt_record_has_no_steps(tmp_path, text):
     path = tmp_path / "steps.jsonl"
