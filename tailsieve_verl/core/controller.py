@@ -27,15 +27,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tailsieve_verl.core.controller_config import ControllerConfig
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.evidence import Evidence
+from tailsieve_verl.core.guard import Guard
 from tailsieve_verl.core.inner import BalanceLoop, hold_after, sane_time
 from tailsieve_verl.core.outer import best_split, candidates, marginal_capacity
-from tailsieve_verl.core.plan import Candidate, Decision, Granularity, StepObservation, StepPlan
-from tailsieve_verl.core.policy import PolicyContext, check_split, in_transition, make_plan
+from tailsieve_verl.core.plan import Candidate, Decision, Granularity, StepObservation
+from tailsieve_verl.core.policy import OwnSplit, PolicyContext, check_split, in_transition
 from tailsieve_verl.core.predict import Prediction, Predictor
 from tailsieve_verl.core.steering import FREE, Pins
 
@@ -43,16 +42,9 @@ __all__ = ["Controller", "ControllerConfig"]
 
 SWITCH_WINDOW = 100  # steps over which switches are counted
 GUARD_RESERVE = 2  # switches of the limit kept for the guard and for leaving to uniform
-EXCESS_STEPS = 15  # last steps that the guard averages: no longer stretch may be slower than uniform
-# Excess that the guard asks for after the first step: stragglers it cut have not run again, and uniform, which would
-# have waited for them, was then predicted up to 40 % too fast. A start on a single bulk replica exceeds it by far.
-FIRST_EXCESS = 0.6
-GUARD_STEPS = 3  # measured steps under one split before the guard believes them
 # Gain asked for on top when the outer loop lowers q by all of N: what groups that were cut would have taken is imputed,
 # which is accurate to 1 % where few were, but was found up to 10 % too low where it was a quarter of them.
 CENSORED_DOUBT = 0.3
-BACK_OFF = 20  # steps without re-entry after a split was measured to be worse than uniform; doubles each time
-LONGEST_BACK_OFF = 320
 MOST_DETOUR = 1.05  # a replica may move through a split predicted this much slower than the present one
 
 METRICS = (
@@ -60,7 +52,7 @@ METRICS = (
 )
 
 
-class Controller:
+class Controller(OwnSplit):
     """Decides (q, m) step by step (module docstring).
 
     Args:
@@ -95,25 +87,11 @@ class Controller:
         self._hold = 0
         self._reason = "start"
         self._expected: float | None = None  # makespan predicted for the next step
-        self._excess: list[float] = []  # log of measured over predicted uniform, steps under the present split
+        self._guard = Guard(config)
         self._switches: list[int] = []
-        self._barred_until, self._back_off = 0, BACK_OFF
         self._pins = FREE
 
     # ---- policy protocol ------------------------------------------------------------------------------------------
-
-    def plan(self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None) -> StepPlan:
-        """The plan of the next step."""
-        return make_plan(
-            self.context,
-            self.q,
-            self.m,
-            step=step,
-            carried=carried,
-            last=last,
-            stream_left=stream_left,
-            reason=self._reason,
-        )
 
     def observe(self, observation: StepObservation) -> Decision:
         """Take in a step and decide on the next one's split."""
@@ -127,7 +105,7 @@ class Controller:
             return self._report(Decision(plan.step, self.q, self.m, False, False, trouble))
         if self.evidence.note_depths(observation):  # rates and excess were measured under other draft depths
             self._loop.restart()
-            self._excess = []
+            self._guard.restart()
         hiccup = self.evidence.take_in(observation)
         predictor = self.evidence.predictor(plan.step + 1)
         decision = self._decide(self._facts(observation, predictor, hiccup), predictor, observation, held)
@@ -164,7 +142,7 @@ class Controller:
             error = measured / self._expected - 1.0
         uniform = predictor.uniform().mean_s if predictor is not None else None
         if uniform is not None and observation.plan.m and not in_transition(observation.plan, self.q, self.m):
-            self._excess = [*self._excess, math.log(measured / uniform) - hiccup][-EXCESS_STEPS:]
+            self._guard.note(math.log(measured / uniform) - hiccup)
         return Decision(
             step=observation.plan.step,
             q=self.q,
@@ -186,7 +164,7 @@ class Controller:
     ) -> Decision:
         steady = not in_transition(observation.plan, self.q, self.m)
         if predictor is not None and self.config.guard and self.q and self._pins.free:
-            acted = self._guard(decision, predictor)
+            acted = self._guarded(decision, predictor)
             if acted is not None:
                 return acted
         if held or not steady:
@@ -196,32 +174,20 @@ class Controller:
             return self._from_uniform(decision, predictor)
         return self._from_split(decision, predictor, observation)
 
-    def _guard(self, decision: Decision, predictor: Predictor) -> Decision | None:
+    def _guarded(self, decision: Decision, predictor: Predictor) -> Decision | None:
         """Act at once if the split is clearly worse than uniform, by prediction or by measurement."""
-        config, uniform = self.config, predictor.uniform()
-        if not self._may_switch(decision.step, config.switch_limit):
+        if not self._may_switch(decision.step, self.config.switch_limit):
             return None
-        present = predictor.split(self.q, self.m)
-        excess, error = present.mean_s / uniform.mean_s - 1.0, uniform.gain_over(present, prior_pools=0)[1]
-        doubt = self.config.noise_margin * error * present.mean_s / uniform.mean_s
-        known = self.evidence.history.groups > 0
-        if excess - doubt > (config.guard_excess if known else max(config.guard_excess, FIRST_EXCESS)):
+        uniform, present = predictor.uniform(), predictor.split(self.q, self.m)
+        if why := self._guard.by_prediction(present, uniform, known=self.evidence.history.groups > 0):
             options = [predictor.best_q(m) for m in (self.m - 1, self.m, self.m + 1) if 1 <= m <= predictor.largest_m]
             best = min(options, key=lambda p: p.mean_s)
-            if not self._worth(best, uniform, config.enter_gain):
+            if not self._worth(best, uniform, self.config.enter_gain):
                 best = uniform  # the safe way out of a split that is not known well
-            why = f"guard: predicted {present.mean_s:.2f} s, {excess:.0%} worse than uniform ({uniform.mean_s:.2f} s)"
             return self._switch(decision, best, why)
-        seen = len(self._excess)
-        if seen < GUARD_STEPS:
-            return None
-        level, spread = float(np.mean(self._excess)), float(np.std(self._excess)) / math.sqrt(seen)
-        if level - spread <= math.log1p(config.guard_excess):
-            return None
-        self._barred_until = decision.step + self._back_off
-        self._back_off = min(2 * self._back_off, LONGEST_BACK_OFF)
-        why = f"guard: measured {math.expm1(level):.0%} worse than predicted uniform ({uniform.mean_s:.2f} s)"
-        return self._switch(decision, uniform, why)
+        if why := self._guard.by_measurement(decision.step, uniform):
+            return self._switch(decision, uniform, why)
+        return None
 
     def _from_split(self, decision: Decision, predictor: Predictor | None, observation: StepObservation) -> Decision:
         """Inner loop, then outer loop."""
@@ -299,9 +265,9 @@ class Controller:
             return replace(decision, reason="uniform until the decode curve is known")
         if not self.config.reenter:
             return replace(decision, reason="uniform")
-        if decision.step < self._barred_until:
+        if decision.step < self._guard.barred_until:
             return replace(
-                decision, reason=f"uniform: a split was measured worse, next look at step {self._barred_until}"
+                decision, reason=f"uniform: a split was measured worse, next look at step {self._guard.barred_until}"
             )
         best, uniform = best_split(predictor), predictor.uniform()
         found = [p for p in (best, uniform) if p is not None]
@@ -342,7 +308,7 @@ class Controller:
         """Make (q, m) the split; what was measured under the old one is void."""
         self._hold = hold_after(self.q, q)
         self._loop.restart()
-        self._excess = []
+        self._guard.restart()
         self.q, self.m = q, m
 
     def _report(self, decision: Decision) -> Decision:
@@ -364,9 +330,8 @@ class Controller:
             "loop": self._loop.state_dict(),
             "evidence": self.evidence.state_dict(),
             "expected": self._expected,
-            "excess": list(self._excess),
             "switches": list(self._switches),
-            "barred": [self._barred_until, self._back_off],
+            **self._guard.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -375,5 +340,5 @@ class Controller:
         self._reason, self.ignored, self._expected = state["reason"], state["ignored"], state["expected"]
         self._loop.load_state_dict(state["loop"])
         self.evidence.load_state_dict(state["evidence"])
-        self._excess, self._switches = list(state["excess"]), list(state["switches"])
-        self._barred_until, self._back_off = state["barred"]
+        self._guard.load_state_dict(state)
+        self._switches = list(state["switches"])

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tailsieve_verl.core.checks import as_count
-from tailsieve_verl.core.plan import Decision, Granularity, GroupRecord, StepObservation, StepPlan
-from tailsieve_verl.core.policy import PolicyContext, check_split, make_plan
+from tailsieve_verl.core.plan import Decision, Granularity, GroupRecord, StepObservation
+from tailsieve_verl.core.policy import OwnSplit, PolicyContext, check_split
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TailSelector(ABC):
         """Indices into ``cut``, each once: the first q of them are isolated in the next step's tail pool."""
 
 
-class SplitPolicy(ABC):
+class SplitPolicy(OwnSplit, ABC):
     """Base of a policy of the user's own: it only says which split comes next.
 
     Args:
@@ -80,18 +80,6 @@ class SplitPolicy(ABC):
         ``observation.plan`` is the plan that ran. It may be of another split than this policy's own: a change of q
         takes a step to arrive, and a callback may have overruled it.
         """
-
-    def plan(self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None) -> StepPlan:
-        return make_plan(
-            self.context,
-            self.q,
-            self.m,
-            step=step,
-            carried=carried,
-            last=last,
-            stream_left=stream_left,
-            reason=self._reason,
-        )
 
     def observe(self, observation: StepObservation) -> Decision:
         q, m, self._reason = self.decide(observation)

@@ -126,7 +126,29 @@ class FixedPolicy:
         del state  # a fixed split follows from the step number alone
 
 
-class InnerLoopPolicy:
+class OwnSplit:
+    """The `plan` of a policy that keeps the split it decided on, and why, as attributes."""
+
+    context: PolicyContext
+    q: int
+    m: int
+    _reason: str
+
+    def plan(self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None) -> StepPlan:
+        """The plan of the next step."""
+        return make_plan(
+            self.context,
+            self.q,
+            self.m,
+            step=step,
+            carried=carried,
+            last=last,
+            stream_left=stream_left,
+            reason=self._reason,
+        )
+
+
+class InnerLoopPolicy(OwnSplit):
     """Completion-time balance for a fixed m (paper 3.2 and C.1): moves q until both pools finish together.
 
     Deviates from the letter in one test: the paper applies a change only if the predicted makespan improves enough, and
@@ -142,18 +164,6 @@ class InnerLoopPolicy:
         self._loop = BalanceLoop(context.n_groups)
         self._reason = "start"
         self.ignored = 0
-
-    def plan(self, *, step: int = 1, carried: int = 0, last: bool = False, stream_left: int | None = None) -> StepPlan:
-        return make_plan(
-            self.context,
-            self.q,
-            self.m,
-            step=step,
-            carried=carried,
-            last=last,
-            stream_left=stream_left,
-            reason=self._reason,
-        )
 
     def observe(self, observation: StepObservation) -> Decision:
         plan = observation.plan
