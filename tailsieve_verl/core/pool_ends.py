@@ -7,6 +7,7 @@ Invariants: a response keeps its place in the input; the order of dealing is tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -87,3 +88,19 @@ def dealt_out(values: NDArray[Any], lanes: int, placement: Granularity, empty: i
         values = padded
     by_replica = values.reshape(pools, rows, lanes, unit).transpose(0, 2, 1, 3)
     return np.array(by_replica, order="C").reshape(pools, lanes, rows * unit)
+
+
+def missing_maximum(ends: Floats, replicas: int) -> float:
+    """Factor by which the latest of ``replicas`` is expected to end after the latest simulated (log-normal)."""
+    lanes = ends.shape[1]
+    if lanes >= replicas or ends.size < 2 or ends.min() <= 0:
+        return 1.0
+    return math.exp(float(np.log(ends).std()) * (_normal_maximum(replicas) - _normal_maximum(lanes)))
+
+
+def _normal_maximum(count: int) -> float:
+    """Expected maximum of ``count`` standard normal values, within 0.05 (extreme-value expansion)."""
+    if count < 2:
+        return 0.0
+    root = math.sqrt(2.0 * math.log(count))
+    return root - (math.log(math.log(count)) + math.log(4.0 * math.pi) - 2.0 * 0.5772) / (2.0 * root)

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.history import Scenarios
 from tailsieve_verl.core.plan import Granularity
-from tailsieve_verl.core.pool_ends import dealt_out, ends_of, number_bits, numbered, tau_up_to
+from tailsieve_verl.core.pool_ends import dealt_out, ends_of, missing_maximum, number_bits, numbered, tau_up_to
 from tailsieve_verl.core.runaways import PoolTime, cut_around, number_of_runaways
 
 Floats = NDArray[np.float64]
@@ -257,7 +257,7 @@ class Predictor:
         work.sort(axis=2)
         tau = self._tau(work.shape[2], (groups / replicas) / (lengths.shape[1] / lanes), curve)
         ends = work @ (tau[1:] - tau[:-1])[::-1]  # what each request adds, the shortest first
-        return np.asarray(ends.max(axis=1) * _missing_maximum(ends, replicas))
+        return np.asarray(ends.max(axis=1) * missing_maximum(ends, replicas))
 
     def _lanes(self, replicas: int) -> int:
         """Replicas that serve as many requests each in miniature."""
@@ -278,7 +278,7 @@ class Predictor:
         order = np.sort(~finish.view(np.int64) & ~bits | number, axis=1) & bits
         latest = finish.take(order)
         if lanes < replicas:
-            latest[:, 0] *= _missing_maximum(ends, replicas)
+            latest[:, 0] *= missing_maximum(ends, replicas)
         # The tail set of one pool runs beside the fresh pool of the next.
         before = order.take(np.arange(-1, pools - 1), axis=0)
         beside = again.reshape(-1, n).take(before, axis=0)
@@ -343,19 +343,3 @@ class Predictor:
 
 def _mean(values: Floats) -> float:
     return float(np.add.reduce(values)) / values.size
-
-
-def _missing_maximum(ends: Floats, replicas: int) -> float:
-    """Factor by which the latest of ``replicas`` is expected to end after the latest simulated (log-normal)."""
-    lanes = ends.shape[1]
-    if lanes >= replicas or ends.size < 2 or ends.min() <= 0:
-        return 1.0
-    return math.exp(float(np.log(ends).std()) * (_normal_maximum(replicas) - _normal_maximum(lanes)))
-
-
-def _normal_maximum(count: int) -> float:
-    """Expected maximum of ``count`` standard normal values, within 0.05 (extreme-value expansion)."""
-    if count < 2:
-        return 0.0
-    root = math.sqrt(2.0 * math.log(count))
-    return root - (math.log(math.log(count)) + math.log(4.0 * math.pi) - 2.0 * 0.5772) / (2.0 * root)
