@@ -61,7 +61,7 @@ def command(
     ] = "dense",
     groups: Annotated[int, typer.Option("--groups", "-N", help="Prompt groups in an update batch.", min=1)] = 64,
     rollouts: Annotated[int, typer.Option("--rollouts", "-n", help="Responses in a group.", min=1)] = 8,
-    replicas: Annotated[int, typer.Option("--replicas", "-R", help="vLLM replicas.", min=1)] = 8,
+    replicas: Annotated[int, typer.Option("--replicas", "-R", help="vLLM replicas.", min=1, max=1_000_000)] = 8,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,7 +98,9 @@ def command(
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 60,
     skip: Annotated[int, typer.Option(help="First steps that the summary leaves out.", min=0)] = 0,
     seeds: Annotated[int, typer.Option(help="Streams to simulate; several give intervals.", min=1)] = 3,
-    noise: Annotated[float, typer.Option(help="Standard deviation of a step's log speed, for example 0.1.")] = 0.0,
+    noise: Annotated[
+        float, typer.Option(help="Standard deviation of a step's log speed, for example 0.1.", min=0, max=5)
+    ] = 0.0,
     max_num_seqs: Annotated[int | None, typer.Option(help="Requests a replica runs at once.")] = None,
     kv_tokens: Annotated[int | None, typer.Option(help="Tokens in a replica's KV cache; preempts when full.")] = None,
     context: Annotated[

@@ -153,11 +153,14 @@ def resume_folder(config: DictConfig) -> Path | None:
         return Path(path) if path else None
     if mode != "auto":
         return None
-    folder = Path(config.trainer.default_local_dir)
+    local = config.trainer.default_local_dir
+    if not isinstance(local, str):
+        raise TailSieveConfigError(f"trainer.default_local_dir={local} must be a folder; checkpoints go there.")
+    folder = Path(local)
     progress = folder / "latest_checkpointed_iteration.txt"
     if not progress.exists():
         return None
-    step = folder / f"global_step_{progress.read_text().strip()}"
+    step = folder / f"global_step_{progress.read_text(errors='replace').strip()}"
     return step if step.exists() else None
 
 

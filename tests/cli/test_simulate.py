@@ -114,3 +114,11 @@ def test_wrong_input_is_one_sentence(arguments, message):
     text = sentence(*arguments)
     assert message in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("option", [("--noise", "nan"), ("--noise", "-1"), ("--seed", "-1"), ("-R", "1000000000")])
+def test_figures_out_of_range_are_refused(option):
+    result = run(*option)
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+    assert "Error" in result.output

@@ -64,6 +64,7 @@ BAD = {
     "trainer.v1.tailsieve.tail_selector": ({"_target_": "json.dumps"}, r"tail_selector: json.dumps is a function"),
     "trainer.v1.tailsieve.polcy": ("fixed", r"did you mean policy\?"),
     "trainer.v1.tailsieve.curve": ("${nope}", r"trainer.v1.tailsieve cannot be resolved: .*'nope' not found"),
+    "trainer.default_local_dir": (None, r"trainer.default_local_dir=None must be a folder"),
     "trainer.n_gpus_per_node": ("x", r"trainer.n_gpus_per_node=x must be a whole number of at least 1"),
     "actor_rollout_ref.rollout.data_parallel_size": (-1, r"rollout.data_parallel_size=-1 must be a whole number"),
     "data.train_files": (None, r"data.train_files=None must be a parquet file, or a list of them"),
