@@ -101,6 +101,10 @@ def _from_record(label: str, path: Path, record: RecordedRun, dump: Path | None)
     if not steps:
         raise UserError(f"{record.path} has no finished training step.")
     trained = {step["step"]: step["trained"] for step in steps}
+    seconds = {number: _generation(of) for number, of in trained.items()}
+    seconds = {number: value for number, value in seconds.items() if np.isfinite(value) and value > 0}
+    if not seconds:
+        raise UserError(f"{record.path} has no step with a time of generation; it is damaged.")
     observations = {step["step"]: observation_of(step) for step in steps}
     sampled = any("totals" in step for step in steps)  # large steps: not every length is in the record
     lengths = {
@@ -112,7 +116,7 @@ def _from_record(label: str, path: Path, record: RecordedRun, dump: Path | None)
     return RunLog(
         label,
         path,
-        generation_s={number: _generation(of) for number, of in trained.items()},
+        generation_s=seconds,
         step_s=_column(trained, "step_s"),
         reward=_column(trained, "reward"),
         length=_column(trained, "length"),

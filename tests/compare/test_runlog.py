@@ -63,6 +63,14 @@ def test_a_damaged_step_is_one_sentence(tmp_path, spoilt):
         read_runlog(tmp_path)
 
 
+def test_steps_without_a_time_are_left_out(tmp_path):
+    write_record(tmp_path, [5.0, float("nan")])
+    assert list(read_runlog(tmp_path).generation_s) == [1]
+    write_record(tmp_path, [float("nan")])
+    with pytest.raises(UserError, match="has no step with a time of generation"):
+        read_runlog(tmp_path)
+
+
 def test_what_is_no_run_is_said(tmp_path):
     (tmp_path / "empty").mkdir()
     write_record(tmp_path / "unborn", [])
