@@ -23,20 +23,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tailsieve_verl.core.arrangement import Arrangement, blocks_or_default, deferred
 from tailsieve_verl.core.controller import Controller
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.history_judge import SEED, Facts, Judge, Judged, slowness
-from tailsieve_verl.core.history_placement import Layout, dealt, dealt_deferred, lay_out, lay_out_deferred
+from tailsieve_verl.core.history_placement import Layout
 from tailsieve_verl.core.length_forecast import Forecast, LengthForecast
 from tailsieve_verl.core.outer import best_split
 from tailsieve_verl.core.plan import Decision, Route, StepObservation, StepPlan
 from tailsieve_verl.core.policy import make_plan
 from tailsieve_verl.core.steering import Pins
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Share of a step's prompts that must have a history for it to be placed by it.
 LEAST_KNOWN = 0.5
@@ -47,11 +44,6 @@ HOLD, CLEARLY = 8, 0.05
 UNSURE = 0.03
 #: Gain (log) that the cutoff must promise over history for `auto` to go back to it.
 LEAVE_GAIN = 0.01
-#: Least predicted gain over verl's default dispatch for which requests are placed in blocks: they are fitted to the
-#: scenarios that predict it, and so a little too good.
-LEAST_GAIN = 0.02
-#: Gain for which a placed step's tail pool takes another replica or gives one up.
-LEAST_MOVE = 0.01
 
 
 @dataclass(frozen=True)
@@ -79,21 +71,6 @@ class SelectorConfig:
             raise ValueError(f"scenarios must be in 1..1024, got {self.scenarios}")
         if self.control_every < 2:
             raise ValueError(f"control_every must be at least 2, got {self.control_every}")
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """How a step's launches run.
-
-    Attributes:
-        plan: the step's plan with the placed groups in its counts.
-        placed: which of the launches are placed, by position.
-        replicas: of each response, [G, n].
-    """
-
-    plan: StepPlan
-    placed: tuple[int, ...]
-    replicas: Ints
 
 
 class HistorySelector:
@@ -160,18 +137,12 @@ class HistorySelector:
             return None
         scenarios = self.forecast.scenarios(forecast, sessions[0], self.config.scenarios, SEED + plan.step)
         if not counts.left_over:
-            layout = self._best_of(scenarios, forecast.work, curve)
+            layout = blocks_or_default(scenarios, forecast.work, plan.replicas, curve)
         else:
-            groups = tuple(np.array([route == name for route in routes]) for name in ("tail", "residual"))
-            if len(keys) - int(groups[0].sum() + groups[1].sum()) <= counts.left_over:
+            tail, residual = (np.array([route == name for route in routes]) for name in ("tail", "residual"))
+            if len(keys) - int(tail.sum() + residual.sum()) <= counts.left_over:
                 return None
-            work = forecast.work
-            layout = lay_out_deferred(scenarios, work, plan.replicas, curve, counts.left_over, plan.m, *groups)
-            plain = dealt_deferred(scenarios, plan.replicas, curve, counts.left_over, plan.m, groups[0])
-            if layout.mean_s > (1.0 - LEAST_GAIN) * plain.mean_s:
-                layout = plain
-            elif plan.m:
-                self._look_around(scenarios, work, plan, curve, groups, layout.mean_s)
+            layout, self._m = deferred(scenarios, forecast.work, plan, curve, self._m, tail, residual)
         placed = tuple(
             i for i, route in enumerate(routes) if route == "fresh" and layout.tail is not None and layout.tail[i]
         )
@@ -179,28 +150,6 @@ class HistorySelector:
         fewer = len(placed)
         counts = replace(counts, fresh=counts.fresh - fewer, fresh_needed=counts.fresh_needed - fewer, placed=fewer)
         return Arrangement(replace(plan, counts=counts), placed, layout.replicas)
-
-    def _best_of(self, scenarios: Floats, work: Floats, curve: DecodeCurve) -> Layout:
-        """Blocks by predicted length, or verl's default dispatch where they are not predicted to gain over it."""
-        blocks = lay_out(scenarios, work, self.context.replicas, curve)
-        default = dealt(scenarios, self.context.replicas, curve)
-        return blocks if blocks.mean_s < (1.0 - LEAST_GAIN) * default.mean_s else default
-
-    def _look_around(
-        self,
-        scenarios: Floats,
-        work: Floats,
-        plan: StepPlan,
-        curve: DecodeCurve,
-        groups: tuple[Any, ...],
-        present_s: float,
-    ) -> None:
-        """Take one replica more or fewer for the next step's tail pool if that is predicted to gain."""
-        m = plan.m + (1 if plan.step % 2 else -1)
-        if 1 <= m < plan.replicas:
-            other = lay_out_deferred(scenarios, work, plan.replicas, curve, plan.counts.left_over, m, *groups)
-            if other.mean_s < (1.0 - LEAST_MOVE) * present_s:
-                self._m = m
 
     def observe(self, observation: StepObservation) -> Decision:
         """Take in a step and choose who plans the next one."""
@@ -308,7 +257,7 @@ class HistorySelector:
 
     def _laid_out(self, forecast: Forecast, n: int, step: int, curve: DecodeCurve) -> Layout:
         scenarios = self.forecast.scenarios(forecast, n, self.config.scenarios, SEED + step)
-        return self._best_of(scenarios, forecast.work, curve)
+        return blocks_or_default(scenarios, forecast.work, self.context.replicas, curve)
 
     def _is_ours(self, plan: StepPlan) -> bool:
         """Whether a plan is one of :meth:`plan`'s own: placed, or a control step."""

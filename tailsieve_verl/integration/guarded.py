@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tailsieve_verl.core.accounting import launch_counts
+from tailsieve_verl.core.arrangement import Arrangement
 from tailsieve_verl.core.bias import tail_order
 from tailsieve_verl.core.checks import as_count
 from tailsieve_verl.core.custom import PlacedGroup, PoolPlacement, TailSelector, checked_order, checked_slots
 from tailsieve_verl.core.plan import Decision, GroupRecord, Route, StepObservation, StepPlan
 from tailsieve_verl.core.policy import FixedPolicy, Policy, PolicyContext, check_split
-from tailsieve_verl.core.selector import Arrangement
 from tailsieve_verl.core.steering import Request, SteeredPolicy
 from tailsieve_verl.integration.deadline import within
 

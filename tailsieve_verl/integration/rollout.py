@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tailsieve_verl.core.arrangement import Arrangement
 from tailsieve_verl.core.custom import PlacedGroup
 from tailsieve_verl.core.ledger import Launch, Ledger
 from tailsieve_verl.core.plan import ROUTES, TAIL_ROUTES, GroupRecord, GroupStatus, Route, StepObservation, StepPlan
-from tailsieve_verl.core.selector import Arrangement
 from tailsieve_verl.integration.deadline import ReplicaDiedError, RolloutStalledError
 from tailsieve_verl.integration.guarded import GuardedPlacement, GuardedSelector
 from tailsieve_verl.integration.prompts import PromptStream, Row, prompt_key, sessions_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tailsieve_verl.core.arrangement import Arrangement
 from tailsieve_verl.core.policy import FixedPolicy, PolicyContext
-from tailsieve_verl.core.selector import Arrangement
 from tailsieve_verl.integration.guarded import GuardedPolicy
 
 from .test_rollout import make
