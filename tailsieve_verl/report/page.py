@@ -15,7 +15,7 @@ from tailsieve_verl.report.plots import PICTURES, STYLE, Picture, as_data_uri, a
 from tailsieve_verl.report.timeline import BINS, KINDS, TICKS, plain, timeline
 from tailsieve_verl.report.timeline_plot import KIND_COLOURS, timeline_figure
 from tailsieve_verl.report.verdict import Facts, Verdict, judge
-from tailsieve_verl.report.view import RunView, StepView
+from tailsieve_verl.report.view import DAMAGED, RunView, StepView, no_run
 
 #: Requests listed on a page, over all steps, some 25 bytes each: five megabytes open at once on a phone.
 PAGE_REQUESTS = 200_000
@@ -45,7 +45,18 @@ class Report:
 
 
 def render(view: RunView, pictures: Sequence[Picture] = PICTURES) -> Report:
-    """Draw and write the report of a run."""
+    """Draw and write the report of a run.
+
+    Raises:
+        UserError: if the record holds values that are none of a run.
+    """
+    try:
+        return _render(view, pictures)
+    except DAMAGED as error:
+        raise no_run(view.path, error) from error
+
+
+def _render(view: RunView, pictures: Sequence[Picture]) -> Report:
     import matplotlib
 
     facts = facts_of(view)

@@ -102,6 +102,10 @@ class RunView:
         return any(step.totals is not None for step in self.steps)
 
 
+#: What reading a line raises that has other values than a run writes.
+DAMAGED = (KeyError, TypeError, AttributeError, ValueError)
+
+
 def read_view(folder: str | Path, label: str | None = None, *, first: int = 1, last: int | None = None) -> RunView:
     """Read a run's folder (``trainer.default_local_dir``), or the record file itself.
 
@@ -117,11 +121,16 @@ def read_view(folder: str | Path, label: str | None = None, *, first: int = 1, l
         raise UserError(_why_empty(record))
     try:
         return _view(record, steps, label or _name(record.path))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{record.path} holds lines that are no step of a run ({type(error).__name__}: {error}); name the "
-            "trainer.default_local_dir of a run that had +tailsieve."
-        ) from None
+    except DAMAGED as error:
+        raise no_run(record.path, error) from None
+
+
+def no_run(path: Path, error: Exception) -> UserError:
+    """What is wrong with a record whose lines hold other things than a run writes."""
+    return UserError(
+        f"{path} holds lines that are no step of a run ({type(error).__name__}: {error}); name the "
+        "trainer.default_local_dir of a run that had +tailsieve."
+    )
 
 
 def _view(record: RecordedRun, steps: list[dict[str, Any]], label: str) -> RunView:

@@ -5,6 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from tailsieve_verl.errors import UserError
+from tailsieve_verl.records.lines import FILE
 from tailsieve_verl.report.page import PAGE_REQUESTS, render
 from tailsieve_verl.report.view import read_view
 
@@ -103,3 +105,13 @@ def test_many_steps_share_the_page(tmp_path, monkeypatch):
     assert len(data["steps"]) == 8
     assert all(step["shown"] <= 5 < step["total"] for step in data["steps"])
     assert PAGE_REQUESTS > 1000
+
+
+@pytest.mark.parametrize(("good", "bad"), [('"cut_s": 8.0', '"cut_s": "x"'), ('"failed": 0', '"failed": "x"')])
+def test_values_that_no_run_writes_are_one_sentence(tmp_path, good, bad):
+    path = write(tmp_path, [0, 1, 1]) / FILE
+    text = path.read_text()
+    assert good in text
+    path.write_text(text.replace(good, bad))
+    with pytest.raises(UserError, match="holds lines that are no step of a run"):
+        render(read_view(tmp_path), pictures=())
