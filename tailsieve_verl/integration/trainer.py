@@ -30,21 +30,15 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
 from tailsieve_verl.callbacks.base import RunInfo
-from tailsieve_verl.callbacks.build import build_callbacks, build_placement, build_selector
 from tailsieve_verl.callbacks.console import ConsoleLine
-from tailsieve_verl.callbacks.runner import CallbackRunner, names_of
-from tailsieve_verl.config.schema import build_policy, parse
-from tailsieve_verl.config.targets import Target
+from tailsieve_verl.config.schema import parse
 from tailsieve_verl.core.ledger import Ledger
-from tailsieve_verl.core.length_forecast import LengthForecast
 from tailsieve_verl.core.lengths import LengthMonitor
-from tailsieve_verl.core.metrics import step_metrics
-from tailsieve_verl.core.plan import StepObservation
-from tailsieve_verl.integration import checkpoint, console, preflight, prompt_history, speculation, warm_up
+from tailsieve_verl.integration import checkpoint, choices, console, preflight, prompt_history, speculation, warm_up
 from tailsieve_verl.integration.client import TailSieveLLMClient
 from tailsieve_verl.integration.context import ROUTED
 from tailsieve_verl.integration.deadline import RolloutStalledError, within
-from tailsieve_verl.integration.guarded import GuardedPlacement, GuardedPolicy, GuardedSelector
+from tailsieve_verl.integration.figures import step_figures, trained_figures
 from tailsieve_verl.integration.ports import RayAgents, RayReplicas, RayRouter
 from tailsieve_verl.integration.prompts import PromptStream, Row, merge, sessions_of
 from tailsieve_verl.integration.record import RunRecord
@@ -78,7 +72,8 @@ class TailSieveTrainer(PPOTrainerSync):
             self.config.actor_rollout_ref.rollout.router_config_path = str(ROUTER_YAML)
         replicas = preflight.count_replicas(config)
         self.n_groups = int(config.data.train_batch_size)
-        self._build_choices(replicas)
+        self.policy, self.callbacks, self.forecast = choices.build_choices(self.settings, self.n_groups, replicas)
+        self._identity = choices.identity(self.settings, self.policy.context.replicas)
         self.ledger = Ledger(max_retries=self.settings.max_retries)
         self._configure_speculation(replicas)
         self.lengths = LengthMonitor(max_tokens=config.data.get("max_response_length"))
@@ -89,22 +84,6 @@ class TailSieveTrainer(PPOTrainerSync):
         self.depths: speculation.DepthControl | None = None
 
     # ---- set-up ---------------------------------------------------------------------------------------------------
-
-    def _build_choices(self, replicas: int) -> None:
-        """The policy and the callbacks, which may overrule it."""
-        settings = self.settings
-        callbacks = build_callbacks(settings)
-        own = isinstance(settings.policy, Target)
-        policy = build_policy(settings, self.n_groups, replicas)
-        self.forecast: LengthForecast | None = getattr(policy, "forecast", None)  # of a policy by prompt history
-        self.policy = GuardedPolicy(
-            policy,
-            callbacks=names_of(callbacks),
-            deadline_s=settings.callback_deadline_s if own else None,
-        )
-        self.callbacks = CallbackRunner(
-            callbacks, self.policy, deadline_s=settings.callback_deadline_s, strict=settings.callbacks_strict
-        )
 
     def _configure_speculation(self, replicas: int) -> None:
         """Add what the engines need to be launched with."""
@@ -167,12 +146,8 @@ class TailSieveTrainer(PPOTrainerSync):
             stall_deadline_s=settings.stall_deadline_s,
             health_interval_s=settings.health_interval_s,
             sync_deadline_s=settings.sync_deadline_s,
-            placements={
-                pool: GuardedPlacement(placement, pool, settings.callback_deadline_s)
-                for pool in ("tail", "bulk")
-                if (placement := build_placement(settings, pool)) is not None
-            },
-            selector=GuardedSelector(build_selector(settings), settings.callback_deadline_s),
+            placements=choices.guarded_placements(settings),
+            selector=choices.guarded_selector(settings),
             arrange=self.policy.arrange,
         )
         spec = settings.speculation
@@ -192,7 +167,7 @@ class TailSieveTrainer(PPOTrainerSync):
         super().on_train_begin()
         context = self.policy.context
         run: dict[str, Any] = {"n_groups": context.n_groups, "replicas": context.replicas, "n": self.runner.sessions}
-        run.update(policy=self._policy_identity()["name"], speculation=self.settings.speculation.method)
+        run.update(policy=self._identity["name"], speculation=self.settings.speculation.method)
         if self.forecast is not None:
             run.update(selector=self.settings.selector, fingerprint=self._fingerprint)
         self.run_record.start(run, first_step=self.global_steps)
@@ -284,9 +259,7 @@ class TailSieveTrainer(PPOTrainerSync):
         self.callbacks.emit("on_step_observed", observation)
         decision = self.callbacks.emit_decision(self.policy.observe(observation), self.policy.amend)
         in_hooks += self.callbacks.seconds
-        metrics = step_metrics(observation, decision, carried_next=len(self.ledger.carried))
-        metrics.update(trained_total=self.ledger.trained, dropped_total=self.ledger.dropped)
-        metrics.update(self._bias_metrics(observation))
+        metrics = step_figures(observation, decision, self.ledger, self.lengths)
         if self.depths is not None:
             metrics.update(self.depths.collect(observation.plan))
         metrics["dispatch_s"] = self._step.dispatch_s
@@ -298,26 +271,11 @@ class TailSieveTrainer(PPOTrainerSync):
         drafting = self.depths.reports if self.depths is not None else None
         self.run_record.step(observation, decision, batch=batch, metrics=metrics, drafting=drafting)
 
-    def _bias_metrics(self, observation: StepObservation) -> dict[str, float]:
-        try:
-            self.lengths.add(observation)
-            bias = self.lengths.bias()
-        except Exception as error:  # a figure that cannot be had must not end the run
-            logger.warning("tailsieve: no length bias for step %d: %s", observation.plan.step, error)
-            return {}
-        if bias is None:
-            return {}
-        return {"bias/mean": bias.mean, "bias/p99": bias.p99, "bias/truncated": bias.truncated, "bias/ks": bias.ks}
-
     def _compute_metrics(
         self, batch: KVBatchMeta, metrics: dict[str, Any], timing_raw: dict[str, float], **kwargs: Any
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
-        step_s = timing_raw["step"]
-        ours = {**self._metrics, "step_s": step_s, "overhead_share": self._metrics["overhead_s"] / step_s}
-        for name, source in (("reward", "critic/rewards/mean"), ("length", "response_length/mean")):
-            if source in metrics:
-                ours[name] = float(metrics[source])
+        ours = trained_figures(self._metrics, metrics, timing_raw["step"])
         metrics["tailsieve/overhead_share"] = ours["overhead_share"]
         self._history.append(ours)
         timings = {f"timing_s/{name}": value for name, value in timing_raw.items()}
@@ -333,7 +291,7 @@ class TailSieveTrainer(PPOTrainerSync):
         waiting = self.ledger.waiting
         state = {
             "n_groups": self.n_groups,
-            "policy": {**self._policy_identity(), "state": self.policy.state_dict()},
+            "policy": {**self._identity, "state": self.policy.state_dict()},
             "ledger": self.ledger.state_dict(),
             "stream": self.stream.state_dict(),
             "lengths": self.lengths.state_dict(),
@@ -364,19 +322,10 @@ class TailSieveTrainer(PPOTrainerSync):
             prompt_history.restore(
                 folder / checkpoint.FOLDER / prompt_history.HISTORY, self.forecast, self._fingerprint
             )
-        saved = {key: state["policy"].get(key) for key in self._policy_identity()}
-        if saved == self._policy_identity():
-            policy = state["policy"]["state"]
-            if self.forecast is None:  # saved under another selector: the controller inside goes on
-                policy = policy.get("controller", policy)
-            self.policy.load_state_dict(policy)
-        else:
-            logger.warning(
-                "tailsieve: the checkpoint was saved under %s, this run has %s; the policy starts afresh",
-                saved,
-                self._policy_identity(),
-            )
-        self.policy.load_steering_state(callbacks["steering"], same=saved == self._policy_identity())
+        by_history = self.forecast is not None
+        choices.restore(
+            self.policy, state["policy"], self._identity, steering=callbacks["steering"], by_history=by_history
+        )
 
     @cached_property
     def _fingerprint(self) -> prompt_history.Fingerprint:
@@ -398,9 +347,3 @@ class TailSieveTrainer(PPOTrainerSync):
             cap=data.get("max_response_length"),
         )
         print(f"[tailsieve] {said}", flush=True)
-
-    def _policy_identity(self) -> dict[str, Any]:
-        """What must be the same for a saved policy state to mean anything."""
-        policy = self.settings.policy
-        name = policy.path if isinstance(policy, Target) else policy
-        return {"name": name, "replicas": self.policy.context.replicas}

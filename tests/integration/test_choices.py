@@ -1,0 +1,69 @@
+"""What a run is built from, and when a saved policy goes on or starts afresh."""
+
+import pytest
+
+from tailsieve_verl.config.schema import parse
+from tailsieve_verl.integration.choices import (
+    build_choices,
+    guarded_placements,
+    guarded_selector,
+    identity,
+    restore,
+)
+
+from ..records.steps import group
+
+N, R = 16, 4
+
+
+def built(**raw):
+    """Policy, forecast and identity of a run with these settings."""
+    settings = parse({"q": 2, "m": 1, **raw})
+    policy, _, forecast = build_choices(settings, N, R)
+    return policy, forecast, identity(settings, R)
+
+
+def saved(policy, mine):
+    return {**mine, "state": policy.state_dict()}
+
+
+def restored(policy, state, mine, forecast):
+    restore(policy, state, mine, steering=None, by_history=forecast is not None)
+
+
+def test_only_a_selector_by_history_has_a_forecast():
+    assert built(policy="fixed")[1] is None
+    assert built(policy="controller", selector="cutoff")[1] is None
+    assert built(policy="controller", selector="auto")[1] is not None
+
+
+def test_without_own_choices_ours_are_used():
+    settings = parse({"q": 2, "m": 1})
+    assert guarded_placements(settings) == {}
+    assert guarded_selector(settings).order([group(1, status="cut"), group(2, status="cut")]) == [0, 1]
+
+
+def test_the_same_policy_goes_on(caplog):
+    before, _, mine = built(policy="controller", selector="auto", q=3)
+    policy, forecast, _ = built(policy="controller", selector="auto")
+    restored(policy, saved(before, mine), mine, forecast)
+    assert policy.plan().q == 3
+    assert not caplog.records
+
+
+def test_the_controller_of_a_saved_selector_goes_on_without_it():
+    before, _, mine = built(policy="controller", selector="auto", q=3)
+    policy, forecast, _ = built(policy="controller", selector="cutoff")
+    restored(policy, saved(before, mine), mine, forecast)
+    assert policy.plan().q == 3
+    assert policy.failure is None
+
+
+@pytest.mark.parametrize("other", [{"policy": "inner_loop"}, {"policy": "controller", "replicas": 8}])
+def test_another_policy_starts_afresh(other, caplog):
+    before, _, mine = built(policy="controller", q=3)
+    policy, forecast, own = built(policy=other["policy"])
+    own = {**own, "replicas": other.get("replicas", R)}
+    restored(policy, saved(before, mine), own, forecast)
+    assert policy.plan().q == 2
+    assert "the policy starts afresh" in caplog.text
