@@ -24,7 +24,6 @@ class LengthBias:
     p99: float
     truncated: float
     ks: float
-    consumed_mean: float
     reference_mean: float
 
 
@@ -64,7 +63,6 @@ def length_bias(
         p99=_relative(float(np.quantile(used, 0.99, method="inverted_cdf")), reference_p99),
         truncated=truncated,
         ks=float(np.abs(ours_below - theirs_below).max()),
-        consumed_mean=float(used.mean()),
         reference_mean=reference_mean,
     )
 

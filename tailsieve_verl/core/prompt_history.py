@@ -42,7 +42,6 @@ _COLUMNS: dict[str, Any] = {
     "runs": np.float32,
     "step": np.int32,
 }
-STATE_COLUMNS = tuple(_COLUMNS)
 
 
 class Entries(NamedTuple):

@@ -26,10 +26,6 @@ class Found:
     node: ast.AST
 
     @property
-    def is_class(self) -> bool:
-        return isinstance(self.node, ast.ClassDef)
-
-    @property
     def is_async(self) -> bool:
         return isinstance(self.node, ast.AsyncFunctionDef)
 
