@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tailsieve_verl.errors import UserError
+from tailsieve_verl.whole_file import write_whole
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.")]
@@ -80,29 +78,6 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def write_json(path: Path, data: Any) -> None:
     """JSON into a file."""
     write_whole(path, lambda name: Path(name).write_text(json.dumps(_plain(data), indent=2) + "\n", encoding="utf-8"))
-
-
-def write_whole(path: Path, write: Callable[[str], object]) -> None:
-    """Write through a file beside ``path`` that replaces it when complete.
-
-    Raises:
-        UserError: a folder that cannot be written, or ``path`` is a folder.
-    """
-    if path.is_dir():
-        raise UserError(f"{path} cannot be written: it is a folder; name a file.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
-        os.close(handle)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; name a folder that can.") from None
-    try:
-        write(name)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _cell(value: Any) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +28,7 @@ from tailsieve_verl.traces import columns
 from tailsieve_verl.traces.histogram import sample_histogram
 from tailsieve_verl.traces.trace import Trace, make_trace
 from tailsieve_verl.traces.verl_dump import read_verl_dump, token_counter
+from tailsieve_verl.whole_file import write_whole
 
 #: `source` that reads every data set of a file; a prompt is then told by source and prompt_id.
 EVERY = "all"
@@ -106,8 +106,6 @@ def write_trace(path: str | os.PathLike[str], trace: Trace) -> None:
     """
     path = Path(path)
     suffix = _suffix(path)
-    if path.is_dir():
-        raise UserError(f"{path} cannot be written: it is a folder; name a file.")
     cell = pd.Series(trace.prompt * len(trace.checkpoints) + trace.checkpoint)
     table = pd.DataFrame(
         {
@@ -123,24 +121,16 @@ def write_trace(path: str | os.PathLike[str], trace: Trace) -> None:
     for column in ("prompt_tokens", "step", "cap"):
         if getattr(trace, column) is not None:
             table[column] = getattr(trace, column)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".trace.", suffix=suffix)
-        os.close(handle)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; name a folder that can.") from None
-    try:
+
+    def write(name: str) -> None:
         if suffix == ".jsonl":
             table.to_json(name, orient="records", lines=True, force_ascii=False)
         elif suffix == ".csv":
             table.to_csv(name, index=False)
         else:  # neither name nor time of writing inside: the same trace gives the same bytes
             Path(name).write_bytes(gzip.compress(table.to_csv(index=False).encode(), 6, mtime=0))
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+
+    write_whole(path, write)
 
 
 def _suffix(path: Path) -> str:
