@@ -24,6 +24,7 @@ class LengthBias:
     p99: float
     truncated: float
     ks: float
+    reference_mean: float
 
 
 def length_bias(
@@ -62,6 +63,7 @@ def length_bias(
         p99=_relative(float(np.quantile(used, 0.99, method="inverted_cdf")), reference_p99),
         truncated=truncated,
         ks=float(np.abs(ours_below - theirs_below).max()),
+        reference_mean=reference_mean,
     )
 
 
