@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tailsieve_verl.workloads.splits import write_splits
+
 DATA_SOURCE = "tailsieve/arithmetic"
 #: Summands that SmolLM2-135M adds rightly often, not always.
 LARGEST = 20
@@ -56,12 +58,4 @@ def compute_score(
 
 def write(out: str | Path, train: int, val: int, seed: int) -> dict[str, Path]:
     """Write ``train.parquet`` and ``test.parquet``; returns split -> path."""
-    import pandas as pd
-
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for split, count in (("train", train), ("test", val)):
-        paths[split] = folder / f"{split}.parquet"
-        pd.DataFrame(make_rows(count, seed, split)).to_parquet(paths[split])
-    return paths
+    return write_splits(out, make_rows, {"train": train, "test": val}, seed)

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from tailsieve_verl.workloads.splits import write_splits
+
 DATA_SOURCE = "tailsieve/counting"
 # Log-normal with median exp(1.9) = 6.7 integers and a 90th percentile 3.3 times that, near the ratio of 3.5 that the
 # paper's real workload has (Table A.3); cut at MAX_SPAN so that an answer fits a short response budget.
@@ -72,15 +74,7 @@ def compute_score(
 
 def write(out: str | Path, train: int, val: int, seed: int) -> dict[str, Path]:
     """Write ``train.parquet`` and ``test.parquet``; returns split -> path."""
-    import pandas as pd
-
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for split, count in (("train", train), ("test", val)):
-        paths[split] = folder / f"{split}.parquet"
-        pd.DataFrame(make_rows(count, seed, split)).to_parquet(paths[split])
-    return paths
+    return write_splits(out, make_rows, {"train": train, "test": val}, seed)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from tailsieve_verl.core.policy import FixedPolicy, PolicyContext
 from tailsieve_verl.integration.guarded import GuardedPolicy
 
 from .test_rollout import make
-from .world import Behaviour, World
+from .world import Behaviour, World, run_step
 
 N, R, SESSIONS = 5, 4, 2
 
@@ -42,16 +42,6 @@ class Placer(FixedPolicy):
             where.append([self.rng.choice(pool) for _ in range(sessions[i])])
         found = Arrangement(replace(plan, counts=counts), tuple(placed), np.array(where))
         return self.spoil(found) if self.spoil else found
-
-
-def run_step(runner, ledger, policy, number, last=False):
-    plan = policy.plan(step=number, carried=len(ledger.carried), last=last)
-    step = runner.open(plan)
-    uids = runner.wait(step)
-    observation = runner.observation(step)
-    runner.close(step, observation)
-    assert len(uids) == plan.counts.batch
-    return observation
 
 
 @pytest.mark.parametrize("seed", range(30))

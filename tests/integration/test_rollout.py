@@ -13,7 +13,7 @@ from tailsieve_verl.integration.guarded import GuardedPlacement, GuardedSelector
 from tailsieve_verl.integration.prompts import PromptStream
 from tailsieve_verl.integration.rollout import RolloutRunner
 
-from .world import Behaviour, World, rows
+from .world import Behaviour, World, rows, run_step
 
 
 def make(world, n_groups=4, prompts=1000, **settings):
@@ -24,16 +24,6 @@ def make(world, n_groups=4, prompts=1000, **settings):
         **(defaults | settings),
     )  # fmt: skip
     return runner, ledger, stream
-
-
-def run_step(runner, ledger, policy, number, last=False):
-    plan = policy.plan(step=number, carried=len(ledger.carried), last=last)
-    step = runner.open(plan)
-    uids = runner.wait(step)
-    observation = runner.observation(step)
-    runner.close(step, observation)
-    assert len(uids) == plan.counts.batch
-    return observation
 
 
 def test_long_prompts_are_cut_carried_and_run_on_the_tail_replicas():

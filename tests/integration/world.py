@@ -117,3 +117,14 @@ class World:
             return
         self.router.group_generated(uid)
         self.router.group_stored(uid)
+
+
+def run_step(runner, ledger, policy, number, last=False):
+    """One step by plan of the policy, as the trainer runs it; returns its observation."""
+    plan = policy.plan(step=number, carried=len(ledger.carried), last=last)
+    step = runner.open(plan)
+    uids = runner.wait(step)
+    observation = runner.observation(step)
+    runner.close(step, observation)
+    assert len(uids) == plan.counts.batch
+    return observation
