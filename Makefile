@@ -1,7 +1,7 @@
 # Everything lives in .venv and .cache; every target may be run again.
 #
 #   make demo         set up, then real GRPO on the CPU with TailSieve     about 5 min + 6 min
-#   make test         set up, lint, type check, all tests                  about 5 min + 12 min
+#   make test         set up, lint, type check, all tests                  about 5 min + 18 min
 #   make test-resume  kill a real run after every step and resume it       about 10 min
 #   make compare      two tasks, seven policies, side by side              about 80 min
 #   make docs         the documentation site, in .cache/site              about 1 min
