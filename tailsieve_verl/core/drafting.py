@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 #: Share of drafted tokens accepted below which drafts are as good as random: no drafter in use is that bad.
 NEAR_ZERO = 0.03
-#: A fall of the accepted share by more than this is no drift of the policy: a drafter lost at a sync was seen to fall
-#: from 2.71 tokens a step to 1.00.
+#: A fall of the share of first tokens accepted by more than this is no drift of the policy: a drafter lost at a sync was
+#: seen to fall from 2.71 tokens a step to 1.00.
 MOST_FALL = 0.30
 #: Drafted tokens in a step below which its share says too little.
 FEWEST = 100
+#: Standard errors that a fall must be beyond: the tail pool drafts little, and a chance of 1 in 700 a step is enough.
+ERRORS = 3.0
 #: Weight of a new step in the level that later ones are compared with.
 WEIGHT = 0.3
 
@@ -92,10 +94,20 @@ class DraftCounts:
         """Accepted share of the tokens proposed."""
         return self.accepted / max(self.drafted, 1)
 
+    @property
+    def drafting(self) -> int:
+        """Drafts of one token or more."""
+        return int(self.drafts[1:].sum())
+
+    @property
+    def first_rate(self) -> float:
+        """Share of drafts whose first token was accepted: of all shares the one that does not depend on the depth."""
+        return int(self.drafts[1:, 1:].sum()) / max(self.drafting, 1)
+
 
 @dataclass
 class AcceptanceWatch:
-    """Compares a route's acceptance with its own past."""
+    """Compares a route's acceptance with its own past: of first tokens, as depths may change from step to step."""
 
     level: float | None = None
     alarmed: bool = False
@@ -104,15 +116,16 @@ class AcceptanceWatch:
         """Take in a step; returns why it is alarming, empty if it is not or has been said already."""
         if counts.drafted < FEWEST:
             return ""
-        rate = counts.acceptance_rate
-        alarm = ""
-        if rate < NEAR_ZERO:
+        rate, alarm = counts.first_rate, ""
+        if counts.acceptance_rate < NEAR_ZERO:
             alarm = (
-                f"{rate:.1%} of {counts.drafted} drafted tokens were accepted: the drafter's weights are lost or wrong"
+                f"{counts.acceptance_rate:.1%} of {counts.drafted} drafted tokens were accepted: the drafter's weights "
+                "are lost or wrong"
             )
-        elif self.level is not None and rate < (1 - MOST_FALL) * self.level:
+        elif self.level is not None and self._fallen(rate, counts.drafting):
             alarm = (
-                f"the accepted share fell from {self.level:.0%} to {rate:.0%}: the drafter no longer fits the policy"
+                f"the share of first drafted tokens accepted fell from {self.level:.0%} to {rate:.0%}: the drafter no "
+                "longer fits the policy"
             )
         if alarm:
             again, self.alarmed = self.alarmed, True
@@ -120,6 +133,11 @@ class AcceptanceWatch:
         self.alarmed = False
         self.level = rate if self.level is None else (1 - WEIGHT) * self.level + WEIGHT * rate
         return ""
+
+    def _fallen(self, rate: float, drafts: int) -> bool:
+        assert self.level is not None
+        error = math.sqrt(self.level * (1 - self.level) / drafts)
+        return rate < (1 - MOST_FALL) * self.level and self.level - rate > ERRORS * error
 
 
 @dataclass

@@ -50,6 +50,22 @@ def test_a_fall_by_more_than_30_percent_is_told_and_a_drift_is_not():
     assert "to 36%" in alarm
 
 
+def test_deeper_drafts_are_no_fall():
+    """Of five tokens a smaller share is accepted than of one, by the same drafter."""
+    watch, deep = AcceptanceWatch(), DraftCounts(5)
+    watch.see(counts(500, 300, deepest=5))
+    deep.add([(1, 5, 100)], [(5, 0, 40), (5, 1, 24), (5, 2, 14), (5, 3, 9), (5, 4, 5), (5, 5, 8)])
+    assert deep.first_rate == 0.6
+    assert deep.acceptance_rate < 0.7 * deep.first_rate
+    assert watch.see(deep) == ""
+
+
+def test_a_fall_that_chance_may_make_says_nothing():
+    few, many = AcceptanceWatch(level=0.4), AcceptanceWatch(level=0.4)
+    assert few.see(counts(100, 27)) == ""  # 2.7 standard errors
+    assert "fell from 40% to 27%" in many.see(counts(1000, 270))
+
+
 def test_a_handful_of_drafts_says_nothing():
     watch = AcceptanceWatch()
     watch.see(counts(500, 400))
