@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 #: Share of drafted tokens accepted below which drafts are as good as random: no drafter in use is that bad.
 NEAR_ZERO = 0.03
-#: A fall of the share of first tokens accepted by more than this is no drift of the policy: a drafter lost at a sync was
-#: seen to fall from 2.71 tokens a step to 1.00.
+#: A fall of the share of first tokens accepted by more than this is no drift of the policy: a drafter lost at a sync
+#: was seen to fall from 2.71 tokens a step to 1.00.
 MOST_FALL = 0.30
 #: Drafted tokens in a step below which its share says too little.
 FEWEST = 100
