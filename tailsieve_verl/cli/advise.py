@@ -11,7 +11,9 @@ import typer
 
 from tailsieve_verl.cli.output import (
     CsvFile,
+    DraftShare,
     JsonFlag,
+    PassShare,
     PngFile,
     Seed,
     print_json,
@@ -73,12 +75,8 @@ def command(
             "before it were: 0.7, by position 0.8,0.7,0.6, or the folder of a recorded run with drafts.",
         ),
     ] = None,
-    draft_share: Annotated[
-        float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)
-    ] = 0.05,
-    pass_share: Annotated[
-        float, typer.Option(help="Share of a plain step that drafting takes at any depth (DFlash: a block at once).")
-    ] = 0.0,
+    draft_share: DraftShare = 0.05,
+    pass_share: PassShare = 0.0,
     deepest: Annotated[int, typer.Option(help="Deepest drafts to look at.", min=1)] = 5,
     seed: Seed = 0,
     as_json: JsonFlag = False,

@@ -24,6 +24,12 @@ from tailsieve_verl.whole_file import write_whole
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.")]
 PngFile = Annotated[Path | None, typer.Option("--png", help="Also draw the result into this PNG file.")]
+DraftShare = Annotated[
+    float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)
+]
+PassShare = Annotated[
+    float, typer.Option(help="Share of a plain step that drafting takes at any depth (DFlash: a block at once).")
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything drawn at random.", min=0)]
 
 

@@ -11,7 +11,9 @@ import typer
 
 from tailsieve_verl.cli.output import (
     CsvFile,
+    DraftShare,
     JsonFlag,
+    PassShare,
     PngFile,
     Seed,
     print_json,
@@ -85,12 +87,8 @@ def command(
             "like 1:5/8:2 (5 from one running request on, 2 from eight on)."
         ),
     ] = None,
-    draft_share: Annotated[
-        float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)
-    ] = 0.05,
-    pass_share: Annotated[
-        float, typer.Option(help="Share of a plain step that drafting takes at any depth (DFlash: a block at once).")
-    ] = 0.0,
+    draft_share: DraftShare = 0.05,
+    pass_share: PassShare = 0.0,
     deepest: Annotated[int, typer.Option(help="Deepest drafts of auto.", min=1)] = 5,
     sample_drafts: Annotated[
         bool, typer.Option("--sample-drafts", help="Accept drafts one by one; else a step gives the mean. Slower.")
