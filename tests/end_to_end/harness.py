@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -50,15 +52,21 @@ class Run:
 
     def __init__(self, out: Path, data: Path, *extra: str, steps: int, n_groups: int = N):
         self.out, self.mark = out, uuid.uuid4().hex
+        # Directly in the system's folder: the length of a socket's path is limited.
+        self.ray = Path(tempfile.mkdtemp(prefix="tailsieve-"))
         ensure_tiny(MODEL)
         cpu = CpuRun(MODEL, data, out, n_groups=n_groups, n=GROUP, steps=steps, max_response=128, lr=1e-3)
         command = cpu.command(
             f"actor_rollout_ref.rollout.agent.agent_loop_config_path={Path(__file__).with_name('loops.yaml')}",
             f"reward.custom_reward_function.path={Path(__file__).with_name('reward.py')}",
             f"hydra.run.dir={out}/hydra",
+            # Ray's forwarding of the workers' output to the driver breaks lines in two: their files are read instead.
+            "+ray_kwargs.ray_init.log_to_driver=False",
+            f"+ray_kwargs.ray_init._temp_dir={self.ray}",
             *extra,
         )
         self.log_path = out.with_suffix(".log")
+        self.workers_log_path = out.with_suffix(".workers.log")
         out.parent.mkdir(parents=True, exist_ok=True)
         env = {**environment(), "TAILSIEVE_TEST_RUN": self.mark, "PYTHONPATH": str(ROOT)}
         self._file = self.log_path.open("a")
@@ -69,7 +77,13 @@ class Run:
 
     @property
     def log(self) -> str:
-        return self.log_path.read_text(errors="replace")
+        """What the run printed: its workers, a file each, and last its driver."""
+        return self._workers_log() + self.log_path.read_text(errors="replace")
+
+    def _workers_log(self) -> str:
+        earlier = self.workers_log_path.read_text() if self.workers_log_path.exists() else ""
+        files = sorted(self.ray.glob("session_2*/logs/worker-*"), key=lambda file: file.stat().st_mtime)
+        return earlier + "".join(file.read_text(errors="replace") for file in files)
 
     def wait(self, timeout_s: float = RUN_TIMEOUT_S) -> int:
         try:
@@ -119,6 +133,8 @@ class Run:
             time.sleep(0.1)
         self.process.wait(timeout=30)
         self._file.close()
+        self.workers_log_path.write_text(self._workers_log())
+        shutil.rmtree(self.ray, ignore_errors=True)
 
     @staticmethod
     def _environment(pid: int) -> dict[str, str]:
