@@ -1,4 +1,4 @@
-"""The child process that answers: one vLLM engine, driven by JSON lines (the protocol of `replay.worker`, other verbs).
+"""The child process that answers: one vLLM engine, driven by JSON lines (started as `replay.child` says).
 
     parent  {"op": "ask", "id": "gsm8k/3/0", "ids": [prompt token ids], "sampling": {SamplingParams' arguments}}
     worker  {"event": "answer", "id": ..., "text": ..., "tokens": 17, "finish": "stop"}
@@ -9,24 +9,15 @@ Questions may come at any time; answers come as they are finished. The parent bo
 
 from __future__ import annotations
 
-import json
 import os
 import queue
-import sys
 from typing import Any
 
-from tailsieve_verl.replay.worker import _facts, _read_input, _send, _start_engine
+from tailsieve_verl.replay.child import start
 
 
 def main() -> None:
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # what vLLM prints must not mix with the protocol
-    options = json.loads(sys.argv[1])
-    if options["cores"]:
-        os.sched_setaffinity(0, set(options["cores"]))
-    lines = _read_input()
-    engine = _start_engine(options)
-    _send(channel, {"event": "ready", "facts": _facts(engine)})
+    _, lines, engine, send = start()
     while True:
         busy = engine.has_unfinished_requests()
         for message in _waiting(lines, wait=not busy):
@@ -38,7 +29,7 @@ def main() -> None:
                 answer = output.outputs[0]
                 finish = {"length": "length"}.get(str(answer.finish_reason), "stop")
                 facts = {"text": answer.text, "tokens": len(answer.token_ids), "finish": finish}
-                _send(channel, {"event": "answer", "id": output.request_id, **facts})
+                send({"event": "answer", "id": output.request_id, **facts})
 
 
 def _waiting(lines: queue.SimpleQueue[dict[str, Any]], *, wait: bool) -> list[dict[str, Any]]:

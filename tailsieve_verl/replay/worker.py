@@ -1,8 +1,6 @@
-"""The child process of a `ReplicaProcess`: one vLLM engine, driven by JSON lines on its standard input and output.
+"""The child process of a `ReplicaProcess`: one vLLM engine, which runs loads and says when what happened.
 
-    python -m tailsieve_verl.replay.worker '<JSON of EngineSpec and Place>'
-
-The protocol, one JSON object a line (times in seconds of ``time.monotonic``, which processes of a machine share):
+It starts and speaks as `replay.child` says; times are seconds of ``time.monotonic``, which processes share:
 
     worker  {"event": "ready", "facts": {...}}
     parent  {"op": "load", "requests": [[prompt_token_ids, length], ...], "depths": [3, 3, 1, ...]}
@@ -24,30 +22,19 @@ SmolLM2-135M. vLLM's statistics stay on (0.06 ms a step there), because they alo
 
 ``cpu_s`` is the CPU time of this process in the run. With the clock "cpu" all times are of that kind: what the run
 would take on cores of its own, on a machine that others use at the same time.
-
-Everything that the engine prints goes to standard error. When the parent is gone (end of input), the process ends.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import queue
-import sys
-import threading
 import time
-from typing import Any, TextIO
+from typing import Any
+
+from tailsieve_verl.replay.child import start
 
 
 def main() -> None:
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # what vLLM prints must not mix with the protocol
-    options = json.loads(sys.argv[1])
-    if options["cores"]:
-        os.sched_setaffinity(0, set(options["cores"]))
-    lines = _read_input()
-    engine = _start_engine(options)
-    _send(channel, {"event": "ready", "facts": _facts(engine)})
+    options, lines, engine, send = start()
     requests: list[Any] = []
     drafting = False
     while True:
@@ -59,46 +46,15 @@ def main() -> None:
             if drafting:
                 _core(engine, "tailsieve_set_draft_depths", message["depths"])
                 _core(engine, "tailsieve_draft_report")  # what was counted before is not of this run
-            _send(channel, {"event": "armed"})
+            send({"event": "armed"})
         elif message["op"] == "go":
             done = run(engine, requests, message["at"], options["clock"], options.get("temperature", 1.0))
             if drafting:
                 done["drafting"] = _core(engine, "tailsieve_draft_report")
-            _send(channel, {"event": "done", **done})
+            send({"event": "done", **done})
         else:
             break
     os._exit(0)  # nothing to save; vLLM's own shutdown takes seconds and prints warnings
-
-
-def _read_input() -> queue.SimpleQueue[dict[str, Any]]:
-    lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-
-    def read() -> None:
-        for line in sys.stdin:
-            lines.put(json.loads(line))
-        os._exit(1)  # the parent is gone, also in the middle of a run
-
-    threading.Thread(target=read, daemon=True).start()
-    return lines
-
-
-def _send(channel: TextIO, message: dict[str, Any]) -> None:
-    channel.write(json.dumps(message) + "\n")
-    channel.flush()
-
-
-def _start_engine(options: dict[str, Any]) -> Any:
-    if options["device"] == "cpu":
-        from tailsieve_verl.integration import patches
-
-        patches.alias_vllm_distribution()
-        if options["engine_args"].get("speculative_config"):
-            patches.keep_cpu_weights()
-            patches.expand_float_values()
-    from vllm import EngineArgs
-    from vllm.v1.engine.llm_engine import LLMEngine
-
-    return LLMEngine.from_engine_args(EngineArgs(**options["engine_args"]))
 
 
 def _core(engine: Any, name: str, *args: Any) -> Any:
@@ -106,33 +62,6 @@ def _core(engine: Any, name: str, *args: Any) -> Any:
     client = engine.engine_core
     core = getattr(client, "engine_core", None)
     return client.call_utility(name, *args) if core is None else getattr(core, name)(*args)
-
-
-def _facts(engine: Any) -> dict[str, Any]:
-    """What the parent wants to know of the engine."""
-    import importlib.metadata
-
-    import torch
-    import vllm
-
-    config = engine.vllm_config
-    cache, scheduler = config.cache_config, config.scheduler_config
-    blocks = cache.num_gpu_blocks or 0
-    gpu = torch.cuda.is_available()
-    versions = {"vllm": vllm.__version__, "torch": torch.__version__}
-    versions["transformers"] = importlib.metadata.version("transformers")
-    return {
-        "block_size": cache.block_size,
-        "kv_tokens": blocks * cache.block_size,
-        "vocab_size": config.model_config.get_vocab_size(),
-        "max_model_len": config.model_config.max_model_len,
-        "max_num_seqs": scheduler.max_num_seqs,
-        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-        "async_scheduling": bool(scheduler.async_scheduling),
-        "prefix_caching": bool(cache.enable_prefix_caching),
-        "versions": versions,
-        "device": torch.cuda.get_device_name(0) if gpu else "cpu",
-    }
 
 
 def run(

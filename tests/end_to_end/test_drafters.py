@@ -26,16 +26,19 @@ CLOSE = 1e-3
 
 
 def started(folder, target, *extra, steps):
+    """A run that is on its way; started again in the same folder, it goes on from its last checkpoint."""
     data = write_data(folder / "data", tool_every=1000)
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    run = Run(
+    return Run(
         folder / "out", data, "+tailsieve=fixed", "trainer.v1.tailsieve.q=2", "trainer.v1.tailsieve.m=1",
         f"actor_rollout_ref.model.path={target}", f"{rollout}.temperature=1.0", f"{rollout}.calculate_log_probs=True",
         f"{rollout}.logprobs_mode=raw_logprobs", f"{rollout}.dtype=float32",
         f"+{actor}.fsdp_config.mixed_precision.param_dtype=fp32", *extra, steps=steps,
     )  # fmt: skip
-    code = run.wait()
-    assert code == 0, run.log[-5000:]
+
+
+def ended(run):
+    assert run.wait() == 0, run.log[-5000:]
     return run
 
 
@@ -66,10 +69,10 @@ def run(method, tmp_path_factory):
     ensure_tiny(MODEL)
     target = drafters.make_target(MODEL, folder / "target", mtp=True, sharpness=SHARP)
     speculation = [f"{SPEC}.method=mtp", f"{SPEC}.depth={{bulk:2,tail:{{1:5,4:3}}}}"] if method == "mtp" else []
-    return started(
+    return ended(started(
         folder, target, "actor_rollout_ref.actor.optim.lr=1e-9",
         f"actor_rollout_ref.rollout.max_model_len={LONGEST}", *speculation, steps=4,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def test_recomputed_log_probabilities_agree_with_rollout_ones_up_to_the_cap(run, method):
@@ -102,10 +105,10 @@ def ruined(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_USE_EXTERNAL_MODULES", "tests.end_to_end.drafter_corruption")
         patch.setenv("TAILSIEVE_TEST_CORRUPT_SYNC", "4")
-        return started(
+        return ended(started(
             folder, target, f"{SPEC}.method=draft_model", f"{SPEC}.model={drafter}", f"{SPEC}.depth=3",
             f"{SPEC}.on_alarm=off", "actor_rollout_ref.actor.optim.lr=1e-4", steps=6,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def test_a_draft_model_keeps_its_weights_over_weight_syncs(ruined):
@@ -135,3 +138,24 @@ def test_the_run_with_a_ruined_drafter_has_right_log_probabilities(ruined):
     assert max(found) < CLOSE, found
     norms = [float(x) for x in re.findall(r"actor/grad_norm:(?:np\.float\d+\()?([0-9.e+-]+)", ruined.log)]
     assert min(norms) > 0
+
+
+def test_a_draft_model_is_there_again_after_a_resume(tmp_path):
+    ensure_tiny(MODEL)
+    target = drafters.make_target(MODEL, tmp_path / "target", sharpness=SHARP)
+    drafter = drafters.make_draft_model(target, tmp_path / "drafter")
+    options = [f"{SPEC}.method=draft_model", f"{SPEC}.model={drafter}", f"{SPEC}.depth=3", "trainer.save_freq=1"]
+    options.append("actor_rollout_ref.actor.optim.lr=1e-9")
+    killed = started(tmp_path, target, *options, steps=5)
+    try:
+        killed.wait_for(lambda: killed.checkpoint() >= 2, "checkpoint 2")
+    finally:
+        killed.kill()
+    again = killed.checkpoint() + 1
+    steps = read_steps(ended(started(tmp_path, target, *options, steps=5)).out)
+    assert [step["step"] for step in steps] == [1, 2, 3, 4, 5]
+    heads = [report["drafter"] for step in steps for report in step["drafting"].values()]
+    assert heads[0][0][2] > 10_000
+    assert all(head == heads[0] for head in heads)
+    rates = [step["metrics"]["spec_accept_rate/bulk"] for step in steps]
+    assert min(rates[again - 1 :]) > 0.7 * rates[0] > 0.1

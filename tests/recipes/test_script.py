@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pandas
-import pytest
 
 from tests.compare.runs import write_dump, write_metrics
 from tests.evaluate import questions
@@ -31,7 +30,6 @@ def test_missing_runs_are_launched_and_all_are_compared(tmp_path):
     assert (tmp_path / "runs" / "comparison" / "fig7.png").exists()
 
 
-@pytest.mark.slow
 def test_a_setting_that_cannot_work_ends_before_ray(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {ENGINELESS} "$@"\n')
