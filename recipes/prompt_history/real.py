@@ -2,7 +2,8 @@
 
     python recipes/prompt_history/real.py [--repeats K] [--epochs E]      # on a machine with nothing else to do
 
-SmolLM2-135M, two vLLM replicas, 48 prompts in batches of 8: six steps a pass. Policies take turns, so that a change of
+SmolLM2-135M, two vLLM replicas, 48 prompts in batches of 8: six steps a pass. The policy is not updated: on two cores
+an update takes three quarters of a step, and what is measured is generation. Policies take turns, so that a change of
 the machine's speed meets all of them. What is compared is the generation time of the same steps from the second pass
 on (its first step left out, in which history is still learning that the prompts are known), summed over a run and
 paired by repeat. Writes results/real.csv (one row per policy and repeat) and prints the ratios; a run that is there is
@@ -40,6 +41,11 @@ POLICIES = {
     "history_q1": ["+tailsieve=history", f"{OURS}.history_q=1"],
     "auto": ["+tailsieve=auto"],
 }
+#: No update of the actor, and no second look at its probabilities.
+FROZEN = [
+    "trainer.critic_warmup=1000", "algorithm.rollout_correction.bypass_mode=True",
+    "actor_rollout_ref.rollout.calculate_log_probs=True",
+]  # fmt: skip
 PROMPTS, N = 48, 8
 #: Longest answer: the counting task's, in SmolLM2's tokens.
 LIMIT = 160
@@ -80,7 +86,7 @@ def run_one(folder: Path, policy: str, steps: int, repeat: int) -> int:
     ensure_smollm2(model)
     counting.write(data, train=PROMPTS, val=8, seed=0)
     run = CpuRun(model=model, data=data, out=folder, n_groups=N, steps=steps, max_response=LIMIT)
-    return launch(run, *POLICIES[policy], f"data.seed={repeat}")
+    return launch(run, *POLICIES[policy], *FROZEN, f"data.seed={repeat}")
 
 
 def row(folder: Path, policy: str, repeat: int) -> dict[str, Any]:
