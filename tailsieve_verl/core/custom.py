@@ -83,6 +83,7 @@ class SplitPolicy(OwnSplit, ABC):
 
     def observe(self, observation: StepObservation) -> Decision:
         q, m, self._reason = self.decide(observation)
+        q, m = as_count(q, "q", 0), as_count(m, "m", 0)  # numpy's whole numbers are no JSON
         check_split(q, m, self.context.n_groups, self.context.replicas)
         switched = (q, m) != (self.q, self.m)
         self.q, self.m = q, m

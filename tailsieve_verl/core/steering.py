@@ -163,7 +163,10 @@ class SteeredPolicy:
     def observe(self, observation: StepObservation) -> Decision:
         self._running = self._next
         self._hold(self._merged(), observation.plan.step - 1)
-        self._proposal = self._policy.observe(observation)
+        proposal = self._policy.observe(observation)
+        if not isinstance(proposal, Decision):
+            raise TypeError(f"a {type(proposal).__name__} is no Decision")
+        self._proposal = replace(proposal, q=as_count(proposal.q, "q", 0), m=as_count(proposal.m, "m", 0))
         if self._running is None:
             q = observation.plan.q
             self._running = (q, self._proposal.m or max(1, self.context.replicas // 2)) if q else (0, 0)

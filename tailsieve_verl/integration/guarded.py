@@ -8,8 +8,9 @@ be trusted, and the run must stop.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from tailsieve_verl.core.plan import Decision, GroupRecord, Route, StepObservati
 from tailsieve_verl.core.policy import FixedPolicy, Policy, PolicyContext, check_split
 from tailsieve_verl.core.steering import Request, SteeredPolicy
 from tailsieve_verl.integration.deadline import within
+from tailsieve_verl.records.lines import plain
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +96,22 @@ class GuardedPolicy:
         return self._steered is not None and self._steered.release(by)
 
     def state_dict(self) -> dict[str, Any]:
-        """The policy's own state; ``failed`` alone once it has failed, so that a resume starts it afresh."""
-        return self._steered.state_dict() if self._steered is not None else {"failed": self.failure}
+        """The policy's own state, plain JSON data; ``failed`` alone once it has failed, or if it gives none, so that a
+        resume starts it afresh."""
+        steered = self._steered
+        if steered is None:
+            return {"failed": self.failure}
+        try:
+            state: Any = self._bounded("state_dict", steered.state_dict)
+            if self._deadline_s is not None:  # the user's own: a checkpoint must not fail for what it returns
+                if not isinstance(state, Mapping):
+                    raise TypeError(f"a {type(state).__name__} is no mapping")
+                state = json.loads(json.dumps(dict(state), default=plain))
+            return state
+        except Exception as error:
+            said = f"its state cannot be saved: {type(error).__name__}: {error}"
+            logger.warning("tailsieve: the policy goes on, but %s; a resume will start it afresh", said, exc_info=error)
+            return {"failed": said}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if "failed" in state:
@@ -141,7 +157,7 @@ class GuardedPolicy:
                 for name in ("q", "m"):
                     as_count(getattr(decision, name), name, 0)
                 check_split(decision.q, decision.m, self.context.n_groups, self.context.replicas)
-                return decision
+                return replace(decision, extra={str(name): float(x) for name, x in dict(decision.extra).items()})
             except Exception as error:
                 self._give_up(what, step, error)
         reason = f"the policy failed ({self.failure}): uniform from here on"

@@ -1,10 +1,12 @@
+import json
 import re
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tailsieve_verl.core.custom import PlacedGroup, PoolPlacement, TailSelector
+from tailsieve_verl.core.custom import PlacedGroup, PoolPlacement, SplitPolicy, TailSelector
 from tailsieve_verl.core.plan import StepObservation
 from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy, PolicyContext
 from tailsieve_verl.core.steering import Request
@@ -118,6 +120,8 @@ BAD_DECISIONS = {
     "q of N": (lambda d: replace(d, q=8), "q=8 must be between 1 and 7"),
     "half a group": (lambda d: replace(d, q=1.5), "q must be a whole number"),
     "m alone": (lambda d: replace(d, q=0), "q=0 must be between"),
+    "no figures": (lambda d: replace(d, extra=None), "'NoneType' object is not iterable"),
+    "words for a figure": (lambda d: replace(d, extra={"mood": "good"}), "could not convert string to float"),
 }
 
 
@@ -135,6 +139,60 @@ def test_a_policy_of_one_s_own_that_hangs_is_left_behind(caplog):
     policy = GuardedPolicy(Custom(wait_s=3.0), deadline_s=0.1)
     assert policy.plan(step=1, carried=0).q == 0
     assert "did not finish within 0.1 s" in policy.failure
+
+
+class Counting(SplitPolicy):
+    """A policy of the user's own that counts with numpy, as one that looks at arrays does."""
+
+    def __init__(self, state=None):
+        super().__init__(CONTEXT)
+        self.state = state
+
+    def decide(self, observation):
+        return np.int64(3), np.argmax([0, 1]), "counted"
+
+    def state_dict(self):
+        return super().state_dict() if self.state is None else self.state()
+
+
+def decided(policy):
+    plan = policy.plan(step=1, carried=0)
+    policy.amend(policy.observe(StepObservation(plan, None, 1.0, 1.0, 0.0, ())))
+    return policy
+
+
+def test_numpy_numbers_of_a_policy_of_one_s_own_can_be_saved():
+    policy = decided(GuardedPolicy(Counting(), deadline_s=5.0))
+    assert policy.failure is None
+    saved = json.loads(json.dumps({"state": policy.state_dict(), "steering": policy.steering_state()}))
+    assert saved["state"] == {"q": 3, "m": 1, "reason": "counted"}
+    assert saved["steering"]["next"] == [3, 1]
+
+
+BAD_STATES = {
+    "an error": (lambda: 1 / 0, "ZeroDivisionError"),
+    "no mapping": (lambda: [1, 2], "a list is no mapping"),
+    "no JSON": (lambda: {"seen": {1, 2}}, "cannot record a set"),
+    "no end": (lambda: time.sleep(3), "did not finish within 0.2 s"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_STATES)
+def test_a_state_that_cannot_be_saved_costs_the_state_and_not_the_run(name, caplog):
+    state, said = BAD_STATES[name]
+    policy = decided(GuardedPolicy(Counting(state), deadline_s=0.2))
+    saved = json.loads(json.dumps(policy.state_dict()))
+    assert said in saved["failed"]
+    assert "a resume will start it afresh" in caplog.text
+    assert policy.plan(step=2, carried=0).q == 3  # it goes on
+    resumed = GuardedPolicy(Counting())
+    resumed.load_state_dict(saved)
+    assert resumed.plan(step=2, carried=0).q == 0
+
+
+def test_numpy_scalars_in_a_state_of_one_s_own_are_saved_as_numbers():
+    policy = decided(GuardedPolicy(Counting(lambda: {"mean": np.float32(0.5), "seen": np.int64(7)}), deadline_s=5.0))
+    assert policy.state_dict() == {"mean": 0.5, "seen": 7}
 
 
 class Placement(PoolPlacement):
