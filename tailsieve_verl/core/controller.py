@@ -77,7 +77,7 @@ class Controller(OwnSplit):
     ) -> None:
         check_split(config.q, config.m, n_groups, replicas)
         self.config = config
-        self.context = PolicyContext(n_groups, replicas, tail_placement, bulk_placement)
+        self.context = PolicyContext(n_groups, replicas, tail_placement, bulk_placement, config.most_m)
         self.q, self.m = config.q, config.m
         if config.most_m is not None and config.m > config.most_m:
             raise ValueError(f"m={config.m} must be at most {config.most_m}, the replicas that can be in the tail pool")
@@ -336,7 +336,8 @@ class Controller(OwnSplit):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_split(state["q"], state["m"], self.context.n_groups, self.context.replicas)
-        self.q, self.m, self._hold = state["q"], state["m"], state["hold"]
+        self.q, self._hold = state["q"], state["hold"]
+        self.m = min(state["m"], self.context.largest_m)  # engines may have been launched with another band
         self._reason, self.ignored, self._expected = state["reason"], state["ignored"], state["expected"]
         self._loop.load_state_dict(state["loop"])
         self.evidence.load_state_dict(state["evidence"])

@@ -17,12 +17,19 @@ from tailsieve_verl.core.plan import Decision, Granularity, StepObservation, Ste
 
 @dataclass(frozen=True)
 class PolicyContext:
-    """What every policy knows of the run: N, R, and how the pools deal their work."""
+    """What every policy knows of the run: N, R, how the pools deal their work, and the most replicas that the tail pool
+    may have where engines were launched in bands of draft depths (``None``: all but one)."""
 
     n_groups: int
     replicas: int
     tail_placement: Granularity = "request"
     bulk_placement: Granularity = "request"
+    most_m: int | None = None
+
+    @property
+    def largest_m(self) -> int:
+        """Most replicas of the tail pool; the bulk pool keeps one."""
+        return self.replicas - 1 if self.most_m is None else min(self.most_m, self.replicas - 1)
 
 
 class Policy(Protocol):

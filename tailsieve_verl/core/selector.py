@@ -142,7 +142,8 @@ class HistorySelector:
             tail, residual = (np.array([route == name for route in routes]) for name in ("tail", "residual"))
             if len(keys) - int(tail.sum() + residual.sum()) <= counts.left_over:
                 return None
-            layout, self._m = deferred(scenarios, forecast.work, plan, curve, self._m, tail, residual)
+            layout, m = deferred(scenarios, forecast.work, plan, curve, self._m, tail, residual)
+            self._m = min(m, self.context.largest_m)
         placed = tuple(
             i for i, route in enumerate(routes) if route == "fresh" and layout.tail is not None and layout.tail[i]
         )
@@ -157,6 +158,7 @@ class HistorySelector:
         ours = self._is_ours(plan)
         facts, known = self._facts(observation, evidence.curve)
         if ours:
+            evidence.note_depths(observation)  # or the curve would stay that of the table the cutoff last ran under
             evidence.take_in(_as_fresh(observation))
             decision = Decision(plan.step, 0, 0, settled=True, switched=False, reason="")
         else:

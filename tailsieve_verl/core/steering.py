@@ -65,12 +65,12 @@ class Pins:
         """The split nearest to (q, m) that keeps to the pins.
 
         A pin of one of the two makes uniform routing a split; the other is then N // 8 or R // 2, as where the
-        configuration names one only.
+        configuration names one only, or what a band of engines leaves of that.
         """
         if self.free or (self.q == 0 and self.m == 0):
             return (q, m) if self.free else (0, 0)
         held_q = max(1, q or context.n_groups // 8) if self.q is None else self.q
-        held_m = max(1, m or context.replicas // 2) if self.m is None else self.m
+        held_m = max(1, m or min(context.replicas // 2, context.largest_m)) if self.m is None else self.m
         return held_q, held_m
 
 
@@ -94,7 +94,7 @@ def checked(request: Request, context: PolicyContext) -> Request:
     if request.q == 0 or request.m == 0:
         raise ValueError("a pin at 0 is uniform routing: ask for uniform")
     q = None if request.q is None else as_count(request.q, "q", 1, context.n_groups - 1)
-    m = None if request.m is None else as_count(request.m, "m", 1, context.replicas - 1)
+    m = None if request.m is None else as_count(request.m, "m", 1, context.largest_m)
     return replace(request, q=q, m=m)
 
 

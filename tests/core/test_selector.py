@@ -274,3 +274,27 @@ def test_a_run_that_selected_by_the_cutoff_goes_on_with_its_controller():
     policy.load_state_dict(json.loads(json.dumps(plain.policy.state_dict())))
     assert (policy.controller.q, policy.controller.m) == (plain.policy.q, plain.policy.m)
     assert not policy.by_history
+
+
+def test_draft_depths_that_change_while_history_plans_change_the_curve_it_plans_by():
+    policy = selector(curve=None)
+    run = rollout(policy)
+    for k in range(1, 2 * EPOCH + 1):
+        plan = policy.plan(step=k, carried=len(run.ledger.carried))
+        run.policy, table = _Planned(plan, policy), "3" if k < 2 * EPOCH else "5"
+        policy.observe(replace(run.step(k).observation, depths=(table,) * R))
+    assert plan.by_history
+    assert policy.controller.evidence.taus.bulk == "5"
+
+
+class _Planned:
+    """A policy whose observations are taken in by the test."""
+
+    def __init__(self, plan, policy):
+        self.context, self._plan, self.arrange = policy.context, plan, policy.arrange
+
+    def plan(self, **_):
+        return self._plan
+
+    def observe(self, observation):
+        return None

@@ -265,3 +265,23 @@ def test_vetoed_moves_are_not_counted_as_switches():
     decisions = list(run_controller(40, {number: [veto] for number in range(1, 41)}))
     assert {(d.q, d.m) for d in decisions} == {(0, 0)}
     assert sum("vetoed by second (never)" in d.reason for d in decisions) > 10  # 10 are allowed
+
+
+def test_pins_keep_to_the_band_of_replicas_that_draft_as_the_tail_pool_does():
+    policy = SteeredPolicy(Controller(ControllerConfig(2, 1, most_m=1), N, 8, curve=DENSE), ORDER)
+    with pytest.raises(ValueError, match=r"m must be a whole number in \[1, 1\], got 7"):
+        policy.request(pin(q=4, m=7))
+    rollout = Rollout(LOADS["runaway"], DENSE)
+    for number in range(1, 10):  # from uniform routing on, where half of the replicas would be the other number
+        observation = rollout.step(policy.plan(step=number, carried=len(rollout.carried)))
+        policy.request(Request("first", "uniform") if number == 1 else pin(q=4))
+        policy.observe(observation)
+        decision = policy.amend()
+    assert (decision.q, decision.m) == (4, 1)
+
+
+def test_a_controller_saved_with_a_wider_band_goes_on_in_this_one():
+    saved = Controller(ControllerConfig(4, 3), N, 4).state_dict()
+    controller = Controller(ControllerConfig(most_m=1), N, 4)
+    controller.load_state_dict(json.loads(json.dumps(saved)))
+    assert (controller.q, controller.m) == (4, 1)
