@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tailsieve_verl.core.checks import as_count
 from tailsieve_verl.core.decode import DecodeCurve
 from tailsieve_verl.core.drafting import DraftCounts
-from tailsieve_verl.core.online_tau import nonnegative_quadratic
+from tailsieve_verl.core.online_tau import AGGREGATE_SHARE, nonnegative_quadratic
 from tailsieve_verl.core.speculation import Acceptance, DepthTable, SpeculationCosts, TableChoice, best_table, tries
 
 Floats = NDArray[np.float64]
@@ -146,11 +146,17 @@ class DraftPlanner:
         times = self.times()
         assert times is not None
         knots = np.unique(np.geomspace(1, max(self.largest, 2), 24).round())
-        steps = {d: DecodeCurve(knots, np.maximum(times(knots, d), 1e-9)) for d in range(self.deepest + 1)}
+        steps = {d: _curve(knots, np.maximum(times(knots, d), 1e-9)) for d in range(self.deepest + 1)}
         self._choice = best_table(
             SpeculationCosts(steps), self.acceptance, largest=self.largest, deepest=self.deepest, present=self._table
         )
         return self._choice.table
+
+
+def _curve(knots: Floats, seconds: Floats) -> DecodeCurve:
+    """Step times as a curve: a steep end that few noisy steps gave the fit is bent to what `DecodeCurve` takes."""
+    aggregate = np.maximum.accumulate(knots / seconds)
+    return DecodeCurve(knots, np.minimum(seconds, knots / (AGGREGATE_SHARE * aggregate)))
 
 
 def _features(batch: Floats, depth: Floats) -> Floats:

@@ -7,6 +7,7 @@
 Invariants
     * A step starts only after every replica has confirmed the table of its pool; another answer is an error.
     * What is reported was counted by the engines, never taken from the configuration.
+    * A planner that fails leaves the tables as they are, with a warning.
     * An alarm is raised once for a fall; with ``on_alarm=off`` the route stops drafting and stays so.
 """
 
@@ -32,6 +33,12 @@ DEPTHS_KEY = "tailsieve_launch_depths"
 
 class SpeculationError(RuntimeError):
     """An engine does not do what it was told."""
+
+
+def seats(rollout: Mapping[str, Any]) -> int:
+    """Largest running batch of an engine: verl lets ``engine_kwargs.vllm`` overrule ``max_num_seqs``."""
+    own = ((rollout.get("engine_kwargs") or {}).get("vllm") or {}).get("max_num_seqs")
+    return int(rollout["max_num_seqs"] if own is None else own)
 
 
 class DraftPort(Protocol):
@@ -152,7 +159,12 @@ class DepthControl:
                 metrics[f"spec_accept_rate/{route}"] = counts.acceptance_rate
                 self._watch(route, counts)
         if self._planner is not None and total.steps:
-            table = self._planner.observe(total)
+            try:
+                table = self._planner.observe(total)
+            except Exception as error:  # output does not depend on the table: the run goes on with the present ones
+                logger.warning("tailsieve: depth=auto keeps its present tables from here on: %s", error, exc_info=error)
+                self._planner, self._moving = None, []
+                return metrics
             for route in self._moving:
                 self.tables[route] = table
         return metrics

@@ -152,7 +152,7 @@ class TailSieveTrainer(PPOTrainerSync):
         )
         spec = settings.speculation
         if spec.enabled:
-            seats = int(self.config.actor_rollout_ref.rollout.max_num_seqs)
+            seats = speculation.seats(self.config.actor_rollout_ref.rollout)
             band = spec.deep_band(self.settings.m, self.policy.context.replicas)
             self.depths = speculation.DepthControl(spec, self.replica_port, seats, band)
         try:

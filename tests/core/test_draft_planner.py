@@ -108,3 +108,15 @@ def test_with_one_draft_token_the_other_depth_is_none():
     counts = DraftCounts(1)
     counts.add([(1, 1, 100)], [(1, 1, 100)], [(1, 1, 100, 1.0)])
     assert planner.observe(counts) == DepthTable.constant(0)
+
+
+def test_an_engine_that_slows_down_steeply_is_planned_for_as_well():
+    """Few steps at large batches, all slow: the fit goes on so steeply that throughput would fall below half."""
+    planner = DraftPlanner(DEEPEST, 1024)
+    for _ in range(4):
+        depth, counts = planner.table(1), DraftCounts(DEEPEST)
+        times = [(2, depth, 300, 3.0), (4, depth, 300, 3.3), (30, depth, 100, 10.0), (32, depth, 100, 12.0)]
+        counts.add([(b, d, n) for b, d, n, _ in times], [(depth, depth, 200)] if depth else [], times)
+        planner.observe(counts)
+    assert planner.choice is not None
+    assert planner.table.deepest <= DEEPEST

@@ -16,6 +16,7 @@ from tailsieve_verl.integration.speculation import (
     SpeculationError,
     for_replica,
     launch_settings,
+    seats,
 )
 from tailsieve_verl.integration.speculation_checks import check_speculation
 
@@ -138,6 +139,34 @@ def test_auto_on_one_route_leaves_the_other_alone():
         depths.apply(plan(4, 1))
         depths.collect(plan(4, 1))
     assert engines.tables[0] == [1] * 9
+
+
+class FailingPlanner:
+    def observe(self, counts):
+        raise ValueError("no fit")
+
+
+def test_a_planner_that_fails_leaves_the_tables_as_they_are(caplog):
+    depths, engines = control(depth="auto")
+    depths.apply(plan(4, 1))
+    depths._planner = FailingPlanner()
+    before = dict(depths.tables)
+    for _ in range(2):
+        metrics = depths.collect(plan(4, 1))
+    assert metrics["spec_depth/tail"] == 5
+    assert depths.tables == before
+    assert caplog.text.count("keeps its present tables from here on: no fit") == 1
+    again, _ = control(depth="auto")
+    again.load_state_dict(json.loads(json.dumps(depths.state_dict())))
+    assert engines.calls == [[0, 1, 2, 3]]
+
+
+def test_a_batch_size_that_overrules_verl_s_is_the_engine_s():
+    rollout = OmegaConf.create({"max_num_seqs": 1024, "engine_kwargs": {"vllm": {"max_num_seqs": 64}}})
+    assert seats(rollout) == 64
+    rollout.engine_kwargs.vllm.max_num_seqs = None  # verl leaves nulls out
+    assert seats(rollout) == 1024
+    assert seats(OmegaConf.create({"max_num_seqs": 8})) == 8
 
 
 def test_launch_settings():
