@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -38,6 +40,10 @@ def say(text: str) -> None:
     Console(stderr=True, highlight=False).print(text)
 
 
+#: Characters; wider than any table of ours.
+WIDEST = 1000
+
+
 def progress() -> Progress:
     """A progress bar on standard error; a line on a log that is no terminal is left out."""
     return Progress(
@@ -52,21 +58,40 @@ def progress() -> Progress:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", notes: Iterable[str] = ()) -> None:
-    """Rows of one shape as a table on standard output; numbers to four significant digits, the notes below."""
+    """Rows of one shape as a table on standard output; numbers to four significant digits, the notes below.
+
+    A terminal that is too narrow for the table gets a paragraph a row; a file or a pipe gets the table, however wide.
+    """
     console = Console(highlight=False)
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     columns = list(rows[0]) if rows else []
     for column in columns:
         numeric = any(isinstance(row[column], int | float) for row in rows)
-        first = column == columns[0]
-        table.add_column(
-            column.replace("_", " "), justify="right" if numeric else "left", overflow="fold", no_wrap=first
-        )
+        header = column.replace("_", "\n" if numeric else " ")
+        table.add_column(header, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(_cell(row[column]) for column in columns))
-    console.print(table)
+    width = Measurement.get(console, console.options.update(width=WIDEST), table).maximum
+    if console.is_terminal and width > console.width:
+        _print_paragraphs(console, rows, title)
+    else:
+        console.width = max(console.width, width)
+        console.print(table)
     for note in notes:
         console.print(note)
+
+
+def _print_paragraphs(console: Console, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    if title:
+        console.print(title, style="italic")
+    for row in rows:
+        (_, name), *rest = row.items()
+        console.print()
+        console.print(_cell(name), style="bold")
+        console.print(
+            Padding(", ".join(f"{key.replace('_', ' ')} {_cell(value)}" for key, value in rest), (0, 0, 0, 2))
+        )
+    console.print()
 
 
 def print_json(data: Any) -> None:
