@@ -171,6 +171,8 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
     )
     if isinstance(config.policy, Target):
         policy: Policy = build_target("policy", config.policy, SplitPolicy, context, methods=POLICY_METHODS)
+        if not isinstance(getattr(policy, "context", None), PolicyContext):
+            policy.context = context  # four methods are enough
         return policy
     if config.policy == "controller" and replicas > 1 and n_groups > 1:
         controller = Controller(

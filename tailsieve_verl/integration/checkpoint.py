@@ -50,7 +50,7 @@ def check(step_folder: Path, *, n_groups: int) -> dict[str, Any]:
     """Whether a run with N groups a batch can continue from this checkpoint; returns its state.
 
     Raises:
-        CheckpointError: no TailSieve state, another format, or another N.
+        CheckpointError: no TailSieve state, one that is damaged or of another format, or another N.
     """
     path = step_folder / FOLDER / STATE
     if not path.exists():
@@ -58,9 +58,16 @@ def check(step_folder: Path, *, n_groups: int) -> dict[str, Any]:
             f"{step_folder} was saved by a run without TailSieve (no {FOLDER}/{STATE}); finish that run without "
             f"+tailsieve, or start a new one with trainer.resume_mode=disable."
         )
-    state: dict[str, Any] = json.loads(path.read_text())
-    if state.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {state.get('format')}, this version reads format {FORMAT}.")
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        found = state.get("format")
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read ({type(error).__name__}); resume from an older global_step folder with "
+            f"trainer.resume_mode=resume_path, or start a new run with trainer.resume_mode=disable."
+        ) from None
+    if found != FORMAT:
+        raise CheckpointError(f"{path} has format {found}, this version reads format {FORMAT}.")
     if state["n_groups"] != n_groups:
         raise CheckpointError(
             f"{step_folder} was saved with data.train_batch_size={state['n_groups']}, this run has {n_groups}; "

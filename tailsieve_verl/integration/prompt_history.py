@@ -293,6 +293,11 @@ def _dataset_print(dataset: Any) -> str:
 
 def _tokenizer_print(tokenizer: Any) -> str:
     vocabulary = hashlib.blake2b(digest_size=8)
-    for token, number in sorted(tokenizer.get_vocab().items()):
-        vocabulary.update(f"{token}\t{number}\n".encode("utf-8", "surrogatepass"))
+    try:
+        # Some tokenizers name tokens by bytes, and their special ones by text.
+        for token, number in sorted((str(token), number) for token, number in tokenizer.get_vocab().items()):
+            vocabulary.update(f"{token}\t{number}\n".encode("utf-8", "surrogatepass"))
+    except Exception as error:  # a tokenizer of the user's own kind may have no vocabulary to give
+        logger.warning("tailsieve: the tokenizer is told by its class alone (%s)", error)
+        return type(tokenizer).__name__
     return vocabulary.hexdigest()

@@ -38,3 +38,11 @@ def test_what_cannot_be_continued_is_said(tmp_path, change, said):
         path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(checkpoint.CheckpointError, match=said):
         checkpoint.check(tmp_path, n_groups=4)
+
+
+@pytest.mark.parametrize("content", [b'{"format": 1, "n_gro', b"[]", b"", b"\xff\xfe"])
+def test_a_damaged_state_is_said(tmp_path, content):
+    checkpoint.save(tmp_path, STATE, {})
+    (tmp_path / "tailsieve/state.json").write_bytes(content)
+    with pytest.raises(checkpoint.CheckpointError, match=r"cannot be read.*resume_path"):
+        checkpoint.check(tmp_path, n_groups=4)

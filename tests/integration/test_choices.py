@@ -3,6 +3,7 @@
 import pytest
 
 from tailsieve_verl.config.schema import parse
+from tailsieve_verl.core.policy import FixedPolicy
 from tailsieve_verl.integration.choices import (
     build_choices,
     guarded_placements,
@@ -35,6 +36,26 @@ def test_only_a_selector_by_history_has_a_forecast():
     assert built(policy="fixed")[1] is None
     assert built(policy="controller", selector="cutoff")[1] is None
     assert built(policy="controller", selector="auto")[1] is not None
+
+
+class FourMethods:
+    """A policy of one's own with the four methods alone."""
+
+    def __init__(self, context):
+        self.fixed = FixedPolicy(context, 3, 1)
+        for name in ("plan", "observe", "state_dict", "load_state_dict"):
+            setattr(self, name, getattr(self.fixed, name))
+
+    def plan(self): ...
+    def observe(self): ...
+    def state_dict(self): ...
+    def load_state_dict(self): ...
+
+
+def test_four_methods_are_enough_for_a_policy():
+    policy, _, _ = built(policy={"_target_": f"{__name__}.FourMethods"})
+    plan = policy.plan(step=1, carried=0)
+    assert (plan.q, policy.failure, policy.context.replicas) == (3, None, R)
 
 
 def test_without_own_choices_ours_are_used():

@@ -139,6 +139,22 @@ def test_a_data_set_that_cannot_be_looked_into_is_told_by_its_class(caplog):
     assert "told by its class" in caplog.text
 
 
+class BytesTokenizer(Tokenizer):
+    def get_vocab(self):
+        return {b"a": 0, "<end>": 1}
+
+
+class Wordless(Tokenizer):
+    def get_vocab(self):
+        raise NotImplementedError
+
+
+def test_tokenizers_of_another_kind_do_not_end_a_run(caplog):
+    assert fingerprint(dataset(), BytesTokenizer())["tokenizer"] != fingerprint(dataset(), Tokenizer())["tokenizer"]
+    assert fingerprint(dataset(), Wordless())["tokenizer"] == "Wordless"
+    assert "told by its class" in caplog.text
+
+
 # ---- taking over --------------------------------------------------------------------------------------------------
 
 
