@@ -164,6 +164,16 @@ class TailSieveAgentLoopManager(AgentLoopManagerTQ):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(TailSieveAgentLoopWorker)
 
+    def generate_sequences(self, prompts: Any) -> None:
+        """Deal prompts to the workers without waiting for results, as verl's does, which waits for ever.
+
+        Raises:
+            ray.exceptions.GetTimeoutError: if a worker does not take its share in time.
+        """
+        workers = self.agent_loop_workers
+        shares = zip(workers, prompts.chunk(len(workers)), strict=False)  # fewer prompts than workers make fewer chunks
+        ray.get([worker.generate_sequences.remote(share) for worker, share in shares], timeout=ALIVE_TIMEOUT_S)
+
     def check(self) -> None:
         """Raise Ray's error if a worker is dead or does not answer."""
         ray.get([worker.alive.remote() for worker in self.agent_loop_workers], timeout=ALIVE_TIMEOUT_S)
