@@ -72,7 +72,9 @@ def restore(
     same = theirs == mine
     if same:
         state = saved["state"]
-        policy.load_state_dict(state if by_history else state.get("controller", state))
+        if mine["name"] == "controller" and not by_history:  # a state of one's own may have such a key as well
+            state = state.get("controller", state)
+        policy.load_state_dict(state)
     else:
         logger.warning(
             "tailsieve: the checkpoint was saved under %s, this run has %s; the policy starts afresh", theirs, mine

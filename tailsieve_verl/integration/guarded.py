@@ -114,7 +114,7 @@ class GuardedPolicy:
             return {"failed": said}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if "failed" in state:
+        if set(state) == {"failed"} and isinstance(state["failed"], str):  # the user's own may count what failed
             logger.warning(
                 "tailsieve: the policy had failed before the checkpoint (%s); it starts afresh", state["failed"]
             )

@@ -3,6 +3,7 @@
 import pytest
 
 from tailsieve_verl.config.schema import parse
+from tailsieve_verl.core.custom import SplitPolicy
 from tailsieve_verl.core.policy import FixedPolicy
 from tailsieve_verl.integration.choices import (
     build_choices,
@@ -78,6 +79,32 @@ def test_the_controller_of_a_saved_selector_goes_on_without_it():
     restored(policy, saved(before, mine), mine, forecast)
     assert policy.plan().q == 3
     assert policy.failure is None
+
+
+class Remembering(SplitPolicy):
+    """A policy of one's own whose state has names that ours has, too."""
+
+    def __init__(self, context):
+        super().__init__(context, 3, 1)
+        self.memory = {"controller": {"gain": 1}, "failed": 0}
+
+    def decide(self, observation):
+        return self.q, self.m, "stays"
+
+    def state_dict(self):
+        return self.memory
+
+    def load_state_dict(self, state):
+        self.memory = {**state, "restored": True}
+
+
+def test_a_state_of_one_s_own_comes_back_whole(caplog):
+    own = {"policy": {"_target_": f"{__name__}.Remembering"}}
+    policy, _, mine = built(**own)
+    again, forecast, _ = built(**own)
+    restored(again, saved(policy, mine), mine, forecast)
+    assert again.state_dict() == {"controller": {"gain": 1}, "failed": 0, "restored": True}
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("other", [{"policy": "inner_loop"}, {"policy": "controller", "replicas": 8}])
