@@ -91,8 +91,9 @@ def _stable(value: Any) -> Any:
     """JSON for what chat messages may hold: the content of images and arrays, never their address."""
     if getattr(getattr(value, "dtype", None), "hasobject", False):
         return value.tolist()
-    if hasattr(value, "tobytes"):
-        return hashlib.blake2b(value.tobytes(), digest_size=12).hexdigest()
+    if hasattr(value, "tobytes") or isinstance(value, bytes | bytearray):  # an image, or its file
+        data = value.tobytes() if hasattr(value, "tobytes") else value
+        return hashlib.blake2b(data, digest_size=12).hexdigest()
     return type(value).__name__
 
 

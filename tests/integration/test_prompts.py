@@ -83,6 +83,12 @@ def test_identity_is_the_dataset_index_or_else_the_content():
     assert prompt_key(row()).startswith("math#")
 
 
+def test_prompts_that_differ_in_an_image_file_alone_are_told_apart():
+    same, other = (row(content=[{"type": "image", "image": {"bytes": file}}]) for file in (b"one", b"two"))
+    assert prompt_key(same) != prompt_key(other)
+    assert prompt_key(same) == prompt_key(row(content=[{"type": "image", "image": {"bytes": bytearray(b"one")}}]))
+
+
 def test_group_size_may_be_the_prompt_s_own():
     assert sessions_of(row(), 4) == 4
     assert sessions_of({**row(), "__rollout_n__": [6]}, 4) == 6
