@@ -124,6 +124,7 @@ class TailSieveTrainer(PPOTrainerSync):
                 f"left of data.train_files after verl's filters; lower it or add data."
             )
         self.stream = PromptStream(self.train_dataloader, self.n_groups)
+        self._load_history()  # here, so that one of another data set is refused before an engine starts
 
     def get_llm_client(self) -> TailSieveLLMClient:
         """Client that tells the router group and session of each request."""
@@ -306,7 +307,6 @@ class TailSieveTrainer(PPOTrainerSync):
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps == 0:
-            self._begin_history()
             return
         folder = preflight.resume_folder(self.config)
         assert folder is not None
@@ -318,10 +318,6 @@ class TailSieveTrainer(PPOTrainerSync):
             self.depths.load_state_dict(state["speculation"])
         callbacks = state.get("callbacks") or {"states": {}, "steering": None}
         self.callbacks.load_state_dict(callbacks["states"])
-        if self.forecast is not None:
-            prompt_history.restore(
-                folder / checkpoint.FOLDER / prompt_history.HISTORY, self.forecast, self._fingerprint
-            )
         by_history = self.forecast is not None
         choices.restore(
             self.policy, state["policy"], self._identity, steering=callbacks["steering"], by_history=by_history
@@ -331,10 +327,17 @@ class TailSieveTrainer(PPOTrainerSync):
     def _fingerprint(self) -> prompt_history.Fingerprint:
         return prompt_history.fingerprint(self.train_dataset, self.tokenizer)
 
-    def _begin_history(self) -> None:
-        """Take over the lengths of an earlier run, if one is named."""
-        source = self.settings.history_from
-        if self.forecast is None or source is None:
+    def _load_history(self) -> None:
+        """The checkpoint's lengths; in a fresh run those of an earlier run, if one is named."""
+        folder, source = preflight.resume_folder(self.config), self.settings.history_from
+        if self.forecast is None:
+            return
+        if folder is not None:
+            prompt_history.restore(
+                folder / checkpoint.FOLDER / prompt_history.HISTORY, self.forecast, self._fingerprint
+            )
+            return
+        if source is None:
             return
         data = self.config.data
         said = prompt_history.take_over(
