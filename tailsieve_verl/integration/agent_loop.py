@@ -2,7 +2,7 @@
 
 Any agent loop, single- or multi-turn, runs unchanged: the worker sets :data:`~.context.SESSION` in the session's task
 and the client reads it there. Towards the router the worker sends two messages a group that nobody waits for: all
-responses generated, and all trajectories stored (or failed).
+responses generated, and all trajectories stored (or failed); and one for each response that is generated again.
 
 A session whose group is cut ends without a trajectory, a partial token or an error log: its requests are aborted or
 refused (both arrive as :class:`RolloutCut`), and whatever else it is doing (a tool, a reward) is cancelled.
@@ -138,6 +138,8 @@ class TailSieveAgentLoopWorker(_WorkerBase):
                     raise
                 # One flaky tool call must not cost a whole group; the weights are the same, so nothing is off-policy.
                 logger.warning("tailsieve: response %d of a group failed (%s), it is generated again", session, said)
+                group.generated.discard(session)  # a reward may have failed after the last token
+                self._router.session_restarted.remote(kwargs["uid"], session)
         return None
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:

@@ -138,6 +138,13 @@ class TailSieveRouter:
         if self._tracker is None or self._tracker.cut_s is not None:
             self._changed.set()  # somebody may be waiting for the replicas to drain
 
+    def session_restarted(self, uid: str, session: int) -> None:
+        """A response has failed and is generated again: what it had generated before is no part of its length."""
+        log = self._logs.get(uid)
+        if log is not None:
+            log.started_s[session] = log.finished_s[session] = None
+            log.tokens[session] = 0
+
     # ---- groups ---------------------------------------------------------------------------------------------------
 
     def group_generated(self, uid: str) -> None:

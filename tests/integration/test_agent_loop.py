@@ -31,6 +31,7 @@ class FakeRouter:
         self.calls = []
         self.group_generated = Remote(self.calls, "generated")
         self.group_stored = Remote(self.calls, "stored")
+        self.session_restarted = Remote(self.calls, "restarted")
 
 
 class FakeStore:
@@ -156,8 +157,39 @@ def test_a_response_that_fails_now_and_then_does_not_cost_its_group(quick, caplo
     FakeLoop.script = script
     quick._retries = 2
     asyncio.run(run_prompt(quick))
-    assert quick._router.calls == [("generated", "u"), ("stored", "u", None)]
+    assert quick._router.calls == [("restarted", "u", 0)] * 2 + [("generated", "u"), ("stored", "u", None)]
     assert caplog.text.count("it is generated again") == 2
+
+
+def test_a_response_whose_reward_fails_is_not_generated_until_it_is_again(quick, monkeypatch):
+    """Cut while it runs again, it is no complete one."""
+    stored = TailSieveAgentLoopWorker.__mro__[1]._agent_loop_postprocess
+    again = asyncio.Event()
+
+    async def postprocess(self, output, validate, **kwargs):
+        if kwargs["session_id"] == 0 and not again.is_set():
+            raise ValueError("flaky reward")
+        await stored(self, output, validate, **kwargs)
+
+    async def script(session):
+        if session.response or FakeLoop.seen.count(session) > 1:
+            again.set()
+            await asyncio.sleep(30)
+        return SimpleNamespace()
+
+    async def scenario():
+        task = asyncio.create_task(run_prompt(quick))
+        await asyncio.wait_for(again.wait(), 5)
+        while FakeLoop.seen.count(FakeLoop.seen[0]) < 2:
+            await asyncio.sleep(0.01)
+        generated = await quick.cut(["u"], 5)
+        await task
+        return generated
+
+    monkeypatch.setattr(TailSieveAgentLoopWorker.__mro__[1], "_agent_loop_postprocess", postprocess)
+    FakeLoop.script = script
+    quick._retries = 2
+    assert asyncio.run(scenario()) == {"u": []}
 
 
 def test_a_store_that_fails_is_reported(quick):

@@ -63,6 +63,19 @@ def test_draining_waits_for_the_last_release():
     assert asyncio.run(scenario()) == 0
 
 
+def test_a_response_that_is_generated_again_is_as_long_as_its_last_attempt():
+    r = router()
+    for turns in ([5, 7], [4, 6]):
+        for tokens in turns:
+            r.release_server(r.acquire_server("g0-0", "g0", 0), "g0", 0, tokens)
+        if turns == [5, 7]:
+            r.session_restarted("g0", 0)
+    r.session_restarted("unknown", 0)
+    log = next(group for group in r.step_log().groups if group.uid == "g0")
+    assert log.tokens[0] == 10
+    assert None not in (log.started_s[0], log.finished_s[0])
+
+
 def test_failures_are_reported_once():
     async def scenario():
         r = router()
