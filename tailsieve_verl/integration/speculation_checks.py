@@ -49,12 +49,19 @@ def check_speculation(config: DictConfig, spec: SpeculationConfig, vllm: Version
 
 
 def model_settings(path: str) -> dict[str, Any] | None:
-    """A local model's config.json, its text part on top; ``None`` if the model is not a local folder."""
+    """A local model's config.json, its text part on top; ``None`` if the model is not a local folder.
+
+    Raises:
+        TailSieveConfigError: a file that is no model's configuration.
+    """
     file = Path(path).expanduser() / "config.json"
     if not file.is_file():
         return None
-    settings = json.loads(file.read_text(encoding="utf-8"))
-    return {**settings, **(settings.get("text_config") or {})}
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        return {**settings, **(settings.get("text_config") or {})}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise TailSieveConfigError(f"{file} cannot be read ({type(error).__name__}); copy the model again.") from None
 
 
 def _check_rollout(rollout: DictConfig, spec: SpeculationConfig, penalty: float) -> None:
@@ -123,7 +130,13 @@ def _check_mtp_weights(path: str, model: dict[str, Any], spec: SpeculationConfig
 
 def weight_names(path: str) -> set[str]:
     """Names of the weights of a local checkpoint in safetensors files; none if they cannot be told."""
-    folder = Path(path).expanduser()
+    try:
+        return _weight_names(Path(path).expanduser())
+    except (OSError, ValueError, OverflowError, MemoryError, AttributeError):  # a pointer of Git LFS, say
+        return set()
+
+
+def _weight_names(folder: Path) -> set[str]:
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
         return set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}))

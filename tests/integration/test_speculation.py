@@ -229,6 +229,15 @@ def test_what_cannot_work_is_refused_before_an_engine_starts(tmp_path, monkeypat
     assert "VLLM_USE_V2_MODEL_RUNNER=1 ignores draft depths" in refusal(ngram, config())
 
 
+@pytest.mark.parametrize("content", ["{", "[1]", "version https://git-lfs.github.com/spec/v1"])
+def test_a_model_whose_files_were_not_copied_whole_is_said(tmp_path, content):
+    path = model_folder(tmp_path / "model", num_nextn_predict_layers=1, num_hidden_layers=2)
+    (tmp_path / "model/model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    check_speculation(config(path), parse_speculation({"method": "mtp", "depth": 1}), Version("0.28"))
+    (tmp_path / "model/config.json").write_text(content)
+    assert "config.json cannot be read" in refusal({"method": "mtp", "depth": 1}, config(path))
+
+
 def test_a_checkpoint_that_lost_its_mtp_head_is_refused(tmp_path):
     """Both forms of a checkpoint; a head may be named, or be the layer after the last one."""
     mtp = parse_speculation({"method": "mtp"})
