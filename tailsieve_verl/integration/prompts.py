@@ -13,6 +13,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from tailsieve_verl.errors import UserError
+
 Row = dict[str, Any]
 """One dataloader fetch of a single prompt: column -> tensor or array of length 1."""
 
@@ -118,10 +120,19 @@ def content_hash(messages: Any) -> str:
 
 
 def merge(rows: list[Row]) -> Row:
-    """One batch of several single-prompt rows, column by column (tensors and arrays of one kind each)."""
+    """One batch of several single-prompt rows, column by column (tensors and arrays of one kind each).
+
+    Raises:
+        UserError: rows with other columns than the first; a column that only some have would be lost.
+    """
     import numpy as np
     import torch
 
+    for row in rows:
+        if other := row.keys() ^ rows[0].keys():
+            raise UserError(
+                f"the data set gives the column {min(other)} to some prompts only; give every row the same columns."
+            )
     merged: Row = {}
     for column in rows[0]:
         parts = [row[column] for row in rows]

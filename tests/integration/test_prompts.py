@@ -9,7 +9,8 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from tailsieve_verl.integration.prompts import EmptyStreamError, PromptStream, prompt_key, sessions_of
+from tailsieve_verl.errors import UserError
+from tailsieve_verl.integration.prompts import EmptyStreamError, PromptStream, merge, prompt_key, sessions_of
 
 
 def loader(size=11, shuffle=True):
@@ -92,3 +93,13 @@ def test_prompts_that_differ_in_an_image_file_alone_are_told_apart():
 def test_group_size_may_be_the_prompt_s_own():
     assert sessions_of(row(), 4) == 4
     assert sessions_of({**row(), "__rollout_n__": [6]}, 4) == 6
+
+
+def test_rows_become_one_batch_and_no_column_is_lost():
+    both = merge([{**row(1), "mask": torch.ones(1, 3)}, {**row(2), "mask": torch.zeros(1, 3)}])
+    assert both["mask"].tolist() == [[1.0] * 3, [0.0] * 3]
+    assert [info["index"] for info in both["extra_info"]] == [1, 2]
+    tools = {**row(2), "tools": np.array([["search"]], dtype=object)}
+    for rows in ([row(1), tools], [tools, row(1)]):
+        with pytest.raises(UserError, match="gives the column tools to some prompts only"):
+            merge(rows)
