@@ -126,11 +126,12 @@ class TailSieveRouter:
         error: str | None = None,
     ) -> None:
         """A request has left its replica, with the tokens it generated; ``error`` if the replica is gone."""
-        self._dispatch.release(self._index[server_id])
+        log = self._logs.get(uid) if uid is not None else None
+        if uid is None or log is not None:  # loads were counted anew since an earlier step's request was acquired
+            self._dispatch.release(self._index[server_id])
         if error is not None:
             self._dead.setdefault(server_id, error)
             self._changed.set()
-        log = self._logs.get(uid) if uid is not None else None
         if log is not None:
             self._last_event = time.monotonic()
             log.finished_s[session] = self._last_event - self._opened

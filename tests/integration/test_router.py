@@ -76,6 +76,16 @@ def test_a_response_that_is_generated_again_is_as_long_as_its_last_attempt():
     assert None not in (log.started_s[0], log.finished_s[0])
 
 
+def test_a_release_that_comes_a_step_late_takes_nothing_from_this_step_s_load():
+    r = router()
+    late = r.acquire_server("a", "g0", 0)
+    groups = [LaunchedGroup(f"h{i}", "fresh", 1) for i in range(2)]
+    r.open_step(2, groups, range(2, 2), range(2), "request", "request")
+    assert r.acquire_server("b", "h0", 0) == late
+    r.release_server(late, "g0", 0, 3)
+    assert r.get_total_inflight() == 1
+
+
 def test_failures_are_reported_once():
     async def scenario():
         r = router()
