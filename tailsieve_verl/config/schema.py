@@ -25,6 +25,13 @@ from tailsieve_verl.curves import load_curve
 __all__ = ["PREFIX", "TailSieveConfig", "TailSieveConfigError", "build_policy", "parse", "resolve_split"]
 
 SELECTORS = ("cutoff", "history", "auto")
+#: The selectors that read a setting; under another one it would say nothing.
+SELECTOR_SETTINGS = {
+    "history_from": ("history", "auto"),
+    "history_q": ("history", "auto"),
+    "history_scenarios": ("history", "auto"),
+    "history_control_every": ("auto",),
+}
 #: What :class:`~tailsieve_verl.core.selector.SelectorConfig` takes.
 SCENARIOS_MAX = 1024
 POLICIES = ("controller", "inner_loop", "fixed", "uniform_group")
@@ -132,8 +139,14 @@ def parse(raw: Mapping[str, Any] | None) -> TailSieveConfig:
         raise TailSieveConfigError(
             f"{PREFIX}.selector={values['selector']} needs {PREFIX}.policy=controller; change one of them."
         )
-    if values.get("history_from") is not None and values.get("selector", "cutoff") == "cutoff":
-        raise TailSieveConfigError(f"{PREFIX}.history_from needs {PREFIX}.selector=history or auto; set one of them.")
+    for key, selectors in SELECTOR_SETTINGS.items():
+        default = known[key].default
+        if values.get("selector", "cutoff") not in selectors and values.get(key, default) != default:
+            needed = " or ".join(selectors)
+            raise TailSieveConfigError(
+                f"{PREFIX}.{key}={values[key]} needs {PREFIX}.selector={needed}; set that, or remove it."
+            )
+    _check_used(values)
     for key in ("tail_placement", "bulk_placement"):
         _one_of(key, values.get(key, known[key].default), PLACEMENTS)
     if values.get("schedule") and values.get("policy", known["policy"].default) != "fixed":
@@ -205,10 +218,24 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
         )
     if config.policy == "inner_loop" and q:
         return InnerLoopPolicy(context, q, m)
-    schedule = dict(config.schedule) if q else {}
+    schedule = dict(config.schedule) if replicas > 1 and n_groups > 1 else {}
     for step, split in schedule.items():
         _checked_split(f"{PREFIX}.schedule at step {step}", *split, n_groups, replicas)
     return FixedPolicy(context, q, m, schedule)
+
+
+def _check_used(values: Mapping[str, Any]) -> None:
+    """Refuse what the policy would not look at."""
+    policy = values.get("policy", "controller")
+    own = isinstance(policy, Target)
+    for key in ("q", "m"):
+        if values.get(key) and (own or policy == "uniform_group"):
+            remedy = "give it to your policy as an argument" if own else "remove it, or set policy=fixed"
+            raise TailSieveConfigError(
+                f"{PREFIX}.{key}={values[key]} is not used by policy={policy.path if own else policy}; {remedy}."
+            )
+    if values.get("curve") is not None and policy != "controller":
+        raise TailSieveConfigError(f"{PREFIX}.curve needs {PREFIX}.policy=controller; remove it or change the policy.")
 
 
 def _dealt(key: str, placement: str | Target) -> Granularity:
@@ -323,16 +350,16 @@ def _schedule(value: Any) -> dict[int, tuple[int, int]]:
             f"{PREFIX}.schedule={value} must be a mapping of step: [q, m], for example {{5: [4, 1]}}."
         )
     for step, split in (value or {}).items():
-        try:
-            number = int(step)
-            q, m = (int(part) for part in split)
-        except (TypeError, ValueError, OverflowError):
+        number = int(step) if isinstance(step, str) and step.isdecimal() else step
+        entry = (number, *split) if isinstance(split, Sequence) and not isinstance(split, str) else ()
+        # Not int(part): it would cut 4.7 to 4, and take "41" for [4, 1].
+        if len(entry) != 3 or not all(isinstance(part, int) and not isinstance(part, bool) for part in entry):
             raise TailSieveConfigError(
                 f"{PREFIX}.schedule has {step}: {split}; write each entry as step: [q, m], for example 5: [4, 1]."
-            ) from None
+            )
         if number < 1:
             raise TailSieveConfigError(f"{PREFIX}.schedule has step {number}; steps count from 1.")
-        schedule[number] = (q, m)
+        schedule[number] = (entry[1], entry[2])
     return schedule
 
 

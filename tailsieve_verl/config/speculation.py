@@ -25,6 +25,8 @@ ROUTES = ("bulk", "tail")
 DEFAULT_DEPTH = 3
 #: Deepest drafts of `auto`: beyond five positions the chance that all are accepted is small at any usual acceptance.
 AUTO_DEEPEST = 5
+#: Keys of vLLM's speculative_config that have a setting of their own.
+OVERRULED = {"method": "method", "model": "model", "num_speculative_tokens": "deepest"}
 KEYS = ("method", "model", "depth", "control", "deepest", "on_alarm", "extra")
 
 
@@ -111,10 +113,15 @@ def parse_speculation(raw: Mapping[str, Any] | None) -> SpeculationConfig:
     extra = values.get("extra", {})
     if not isinstance(extra, Mapping):
         raise TailSieveConfigError(f"{SPECULATION}.extra={extra} must be a mapping of vLLM's speculative_config keys.")
-    if "num_speculative_tokens" in extra:
-        raise TailSieveConfigError(
-            f"{SPECULATION}.extra.num_speculative_tokens would overrule {SPECULATION}.deepest; set that one."
-        )
+    if extra and method == "none":
+        raise TailSieveConfigError(f"{SPECULATION}.extra={extra} is not used by method none; remove it.")
+    for key in extra:
+        if not isinstance(key, str):
+            raise TailSieveConfigError(f"{SPECULATION}.extra has the key {key}; keys of speculative_config are words.")
+        if key in OVERRULED:
+            raise TailSieveConfigError(
+                f"{SPECULATION}.extra.{key} would overrule {SPECULATION}.{OVERRULED[key]}; set that one."
+            )
     return SpeculationConfig(
         method=method,
         model=str(model) if model else None,
@@ -141,7 +148,7 @@ def _table(route: str, value: Any) -> DepthTable | None:
     if isinstance(value, int) and not isinstance(value, bool):
         entries = {1: value}
     try:
-        if not isinstance(entries, Mapping):
+        if not isinstance(entries, Mapping) or not all(map(_is_count, (*entries, *entries.values()))):
             raise ValueError
         return DepthTable(tuple(sorted((int(b), int(d)) for b, d in entries.items())))
     except (TypeError, ValueError):
@@ -149,3 +156,10 @@ def _table(route: str, value: Any) -> DepthTable | None:
             f"{SPECULATION}.depth.{route}={value} must be a number of draft tokens, a table from batch size 1 on like "
             f"{{1: 5, 8: 2}}, or auto."
         ) from None
+
+
+def _is_count(value: Any) -> bool:
+    """A whole number, or one as text (a key of YAML in quotes); a fraction is not cut to one."""
+    if isinstance(value, str):
+        return value.isdecimal()
+    return isinstance(value, int) and not isinstance(value, bool)

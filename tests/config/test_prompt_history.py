@@ -11,11 +11,13 @@ from tailsieve_verl.integration import preflight
 from .compose import compose
 
 
-@pytest.mark.parametrize("name", ["history", "auto"])
-def test_a_selector_wraps_the_controller(name):
-    policy = build_policy(parse({"selector": name, "history_q": 1, "history_control_every": 7}), 8, 4)
+@pytest.mark.parametrize(
+    ("name", "more", "every"), [("history", {}, 50), ("auto", {}, 50), ("auto", {"history_control_every": 7}, 7)]
+)
+def test_a_selector_wraps_the_controller(name, more, every):
+    policy = build_policy(parse({"selector": name, "history_q": 1, **more}), 8, 4)
     assert isinstance(policy, HistorySelector)
-    assert (policy.config.name, policy.config.q, policy.config.control_every) == (name, 1, 7)
+    assert (policy.config.name, policy.config.q, policy.config.control_every) == (name, 1, every)
     assert isinstance(policy.controller, Controller)
 
 
@@ -33,7 +35,10 @@ def test_where_nothing_can_be_routed_no_selector_is_built(n_groups, replicas):
     [
         ({"selector": "best"}, "selector=best is unknown; choose one of cutoff, history, auto"),
         ({"selector": "history", "policy": "fixed"}, "selector=history needs .*policy=controller"),
-        ({"history_from": "runs/1"}, "history_from needs .*selector=history or auto"),
+        ({"history_from": "runs/1"}, "history_from=runs/1 needs .*selector=history or auto; set that, or remove it"),
+        ({"history_q": 1}, "history_q=1 needs .*selector=history or auto"),
+        ({"history_scenarios": 4}, "history_scenarios=4 needs .*selector=history or auto"),
+        ({"selector": "history", "history_control_every": 7}, "history_control_every=7 needs .*selector=auto"),
         ({"selector": "auto", "history_from": 3}, "history_from=3 must be a path"),
         ({"selector": "auto", "history_q": -1}, "history_q=-1 must be a whole number of at least 0"),
         ({"selector": "auto", "history_scenarios": 0}, "history_scenarios=0 must be a whole number of at least 1"),

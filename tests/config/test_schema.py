@@ -46,6 +46,10 @@ def test_uniform_group_keeps_groups_together_on_all_replicas():
         ({"schedule": {3: [4, 1]}}, r"schedule needs trainer.v1.tailsieve.policy=fixed"),
         ({"policy": "fixed", "schedule": {3: [64, 1]}}, r"schedule at step 3: q=64 must be"),
         ({"policy": "fixed", "schedule": {3: 4}}, r"schedule has 3: 4; write each entry as step: \[q, m\]"),
+        ({"policy": "fixed", "schedule": {3: [4.7, 1]}}, r"schedule has 3: \[4.7, 1\]; write each entry"),
+        ({"policy": "fixed", "schedule": {3.5: [4, 1]}}, r"schedule has 3.5: \[4, 1\]; write each entry"),
+        ({"policy": "fixed", "schedule": {3: "41"}}, "schedule has 3: 41; write each entry"),
+        ({"policy": "fixed", "schedule": {3: [True, 1]}}, r"schedule has 3: \[True, 1\]; write each entry"),
         ({"policy": "fixed", "schedule": {0: [4, 1]}}, "schedule has step 0; steps count from 1"),
         ({"policy": "fixed", "schedule": [4, 1]}, r"schedule=\[4, 1\] must be a mapping of step: \[q, m\]"),
         ({"policy": "fixed", "schedule": {3: [float("inf"), 1]}}, r"schedule has 3: \[inf, 1\]; write each entry"),
@@ -61,3 +65,21 @@ def test_bad_settings_are_one_sentence_each(settings, said):
     with pytest.raises(TailSieveConfigError, match=said) as error:
         build_policy(parse(settings), 64, 4)
     assert "\n" not in str(error.value)
+
+
+def test_a_schedule_may_begin_with_uniform_routing():
+    policy = build_policy(parse({"policy": "fixed", "q": 0, "m": 0, "schedule": {"5": [4, 1], 9: [0, 0]}}), 64, 8)
+    assert [policy.split_at(step) for step in (1, 5, 8, 9)] == [(0, 0), (4, 1), (4, 1), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": "uniform_group", "q": 3}, r"tailsieve.q=3 is not used by policy=uniform_group; remove it"),
+        ({"policy": {"_target_": "mine.Policy"}, "m": 2}, "tailsieve.m=2 is not used by policy=mine.Policy; give it"),
+        ({"policy": "fixed", "curve": "curve.json"}, "tailsieve.curve needs .*policy=controller"),
+    ],
+)
+def test_what_the_policy_would_not_look_at_is_refused(settings, message):
+    with pytest.raises(TailSieveConfigError, match=message):
+        parse(settings)
