@@ -19,6 +19,7 @@ from tailsieve_verl.cli.output import (
     print_json,
     print_table,
     progress,
+    refuse_unused,
     write_csv,
     write_whole,
 )
@@ -26,6 +27,7 @@ from tailsieve_verl.errors import UserError
 
 
 def command(
+    context_: typer.Context,
     dump: Annotated[
         Path,
         typer.Argument(
@@ -107,6 +109,10 @@ def command(
     from tailsieve_verl.simulate.costs import SHAPES, read_costs
     from tailsieve_verl.simulate.drafting import Speculation, read_acceptance
 
+    if speculation is None:
+        refuse_unused(
+            context_, "is about drafts and needs --speculation, for example 0.7", "draft_share", "pass_share", "deepest"
+        )
     if replicas < 2:
         raise UserError(f"--replicas {replicas} leaves nothing to route: leave TailSieve off.")
     costs = read_costs(curve, context_s=context, prefill_s=prefill, max_num_seqs=max_num_seqs, kv_tokens=kv_tokens)

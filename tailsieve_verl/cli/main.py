@@ -6,11 +6,15 @@ table out.
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import typer
 
 from tailsieve_verl.errors import UserError
+
+#: Disk or quota is full: nobody's fault here.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,15 +40,22 @@ def _register() -> None:
 
 
 def main() -> None:
-    """Entry point of the console script: exit status 2 for an error that is the user's to mend."""
-    _register()
+    """Entry point of the console script: exit status 2 for an error that is the user's to mend, 130 for Ctrl-C."""
     try:
+        _register()
         app()
+    except KeyboardInterrupt:  # while modules are imported; later typer has it
+        sys.exit(130)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
     except MemoryError as error:
         typer.echo(f"error: not enough memory ({error}); ask for less, for example fewer prompts or steps.", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        typer.echo(f"error: the output cannot be written: {error.strerror}; make room, and ask again.", err=True)
         sys.exit(2)
 
 

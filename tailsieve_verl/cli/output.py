@@ -21,11 +21,19 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tailsieve_verl.errors import UserError
 from tailsieve_verl.whole_file import write_whole
+
+
+def _png(path: Path | None) -> Path | None:
+    if path is not None and path.suffix.lower() != ".png":
+        raise UserError(f"--png {path} must end in .png: a PNG picture is written.")
+    return path
+
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.")]
-PngFile = Annotated[Path | None, typer.Option("--png", help="Also draw the result into this PNG file.")]
+PngFile = Annotated[Path | None, typer.Option("--png", help="Also draw the result into this PNG file.", callback=_png)]
 DraftShare = Annotated[
     float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)
 ]
@@ -37,7 +45,28 @@ Seed = Annotated[int, typer.Option("--seed", help="Seed of everything drawn at r
 
 def say(text: str) -> None:
     """A remark for the reader, on standard error."""
-    Console(stderr=True, highlight=False).print(text)
+    _console(stderr=True).print(text)
+
+
+def refuse_unused(context: typer.Context, why: str, *names: str) -> None:
+    """Refuse options that were given and would say nothing.
+
+    Args:
+        names: parameters of the command.
+        why: the rest of a sentence that begins with the option.
+
+    Raises:
+        UserError: one of them stands on the command line.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UserError(f"--{name.replace('_', '-')} {why}.")
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """What is printed holds names of files and runs, so brackets and colons are text and no markup."""
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 #: Characters; wider than any table of ours.
@@ -47,7 +76,7 @@ WIDEST = 1000
 def progress() -> Progress:
     """A progress bar on standard error; a line on a log that is no terminal is left out."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -62,7 +91,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str = "", notes: Itera
 
     A terminal that is too narrow for the table gets a paragraph a row; a file or a pipe gets the table, however wide.
     """
-    console = Console(highlight=False)
+    console = _console()
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     columns = list(rows[0]) if rows else []
     for column in columns:

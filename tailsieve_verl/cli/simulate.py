@@ -19,6 +19,7 @@ from tailsieve_verl.cli.output import (
     print_json,
     print_table,
     progress,
+    refuse_unused,
     say,
     write_csv,
     write_whole,
@@ -38,7 +39,12 @@ DRAFTING_POLICIES = [
 ]
 
 
+#: Options that shape the synthetic load.
+SYNTHETIC = ("p50", "p90", "cap", "prompt_share", "runaway", "data_set", "drift", "prompt_length")
+
+
 def command(
+    context_: typer.Context,
     trace: Annotated[
         Path | None,
         typer.Option(help="Draw lengths from this trace (csv, jsonl, verl dump folder) instead of a synthetic load."),
@@ -130,6 +136,15 @@ def command(
     from tailsieve_verl.simulate.rollout import Machine
     from tailsieve_verl.simulate.study import BASELINES, Setup, compare, simulate_run
 
+    if trace is None:
+        refuse_unused(context_, "chooses a model of --trace; name a trace, or leave it out", "trace_model")
+    else:
+        refuse_unused(context_, "shapes the synthetic load, which --trace replaces; leave one of them out", *SYNTHETIC)
+    if acceptance is None:
+        refuse_unused(
+            context_, "is about drafts and needs --acceptance, for example 0.7",
+            "draft_share", "pass_share", "deepest", "sample_drafts",
+        )  # fmt: skip
     if skip >= steps:
         raise UserError(f"--skip {skip} leaves none of {steps} steps; give a smaller one.")
     specs = parse_policies(policy or (DRAFTING_POLICIES if acceptance and not depth else DEFAULT_POLICIES))
@@ -139,6 +154,8 @@ def command(
     )
     speculation = depths = None
     if acceptance is not None:
+        if depth is None and not any(spec.depths for spec in specs):
+            raise UserError("--acceptance is about drafts, and no policy drafts; add --depth auto, or leave it out.")
         known = read_acceptance(acceptance)
         speculation = Speculation(known, costs.curve, draft_share, pass_share, deepest, sample_drafts)
     elif depth is not None or any(spec.depths for spec in specs):

@@ -46,6 +46,12 @@ ORACLES: dict[str, Callable[..., Placement]] = {
     "streamrl_oracle": StreamRLOracle,
 }
 NAMES = (*PRESETS, *ORACLES)
+#: Settings of a real run that a simulation does not look at.
+RUN_ONLY = (
+    *("history_from", "tail_selector", "callbacks", "callbacks_strict", "callback_deadline_s"),
+    *("max_retries", "stall_deadline_s", "sync_deadline_s", "health_interval_s"),
+    *("record", "warm_up", "sampling", "speculation"),
+)
 #: Settings that are not the policy's but the engines': draft depth of both pools, or of one.
 DEPTHS = ("depth", "depth.bulk", "depth.tail")
 
@@ -89,6 +95,11 @@ class PolicySpec:
         if self.name in ORACLES:
             return _uniform(n_groups, replicas), _oracle(self, replicas), False
         preset, fixed = PRESETS[self.name]
+        for key in self.own:
+            if key in fixed or key in ("policy", "selector"):
+                raise UserError(f"policy {self.label}: {key} is what {self.name} stands for; choose another policy.")
+            if key in RUN_ONLY:
+                raise UserError(f"policy {self.label}: {key} is of real runs, a simulation ignores it; leave it out.")
         try:
             config = parse({**_preset(preset), **fixed, **self.own})
             policy = build_policy(config, n_groups, replicas)

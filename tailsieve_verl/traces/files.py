@@ -142,6 +142,8 @@ def _suffix(path: Path) -> str:
 
 def _read(path: Path) -> pd.DataFrame:
     """The file as text; the index is the line number."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist: give a trace file, or the folder of a verl dump.")
     suffix = _suffix(path)
     try:
         if suffix == ".jsonl":
@@ -151,8 +153,6 @@ def _read(path: Path) -> pd.DataFrame:
             if not isinstance(table.index, pd.RangeIndex):
                 raise UserError(f"{path}: the rows have more fields than the header has names.")
             table.index = pd.RangeIndex(2, len(table) + 2)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: give a trace file, or the folder of a verl dump.") from None
     except pd.errors.EmptyDataError:
         raise UserError(f"{path} is empty: it must have a header and at least one response.") from None
     except pd.errors.ParserError as error:

@@ -27,6 +27,8 @@ from tailsieve_verl.traces.trace import Trace
 #: Shares of the variance of raw lengths, mean over the paper's tracks (Appendix B).
 PAPER_SHARES = VarianceShares(prompt=0.648, checkpoint=0.022, interaction=0.069, sampling=0.261)
 
+#: More fill the memory of an ordinary machine, some 40 bytes each, before anything is said.
+MOST_RESPONSES = 100_000_000
 _DEGREES = 160
 _REACH = 9.0  # of the score, in standard deviations
 _KNOTS = 1 << 13
@@ -277,11 +279,13 @@ def synthetic_trace(
     all responses together.
 
     Raises:
-        UserError: a count under 1, or a checkpoint share with only one checkpoint.
+        UserError: a count under 1, more than `MOST_RESPONSES` in all, or a checkpoint share with only one checkpoint.
     """
     for label, count in (("prompts", prompts), ("samples", samples), ("checkpoints", checkpoints)):
         if count < 1:
             raise UserError(f"{label} must be at least 1, got {count}.")
+    if (responses := prompts * samples * checkpoints) > MOST_RESPONSES:
+        raise UserError(f"{responses} responses are more than {MOST_RESPONSES}: give fewer prompts or samples.")
     if checkpoints == 1 and model.checkpoint_share > 0:
         raise UserError(f"checkpoint_share {model.checkpoint_share} needs at least 2 checkpoints, got 1.")
     rng = np.random.default_rng(seed)

@@ -20,7 +20,8 @@ app.command()(command)
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in (*SMALL, *arguments)], env={"COLUMNS": "100"})
+    small = [a for a in SMALL if "--trace" not in arguments or a not in ("--data-set", "100")]
+    return CliRunner().invoke(app, [str(a) for a in (*small, *arguments)], env={"COLUMNS": "100"})
 
 
 def sentence(*arguments):
@@ -105,6 +106,14 @@ def test_depths_are_told_and_samples_are_near_the_mean():
         (["--kv-tokens", "100"], "kv_tokens=100 cannot hold a request"),
         (["--policy", "fixed:q=3,m=5"], "m=5 must be between 1 and 1"),
         (["--depth", "3"], "a draft depth needs --acceptance"),
+        (["--trace-model", "m"], "--trace-model chooses a model of --trace; name a trace"),
+        (["--trace", "nowhere.csv", "--p50", "9"], "--p50 shapes the synthetic load, which --trace replaces"),
+        (["--draft-share", "0.1"], "--draft-share is about drafts and needs --acceptance"),
+        (["--sample-drafts"], "--sample-drafts is about drafts and needs --acceptance"),
+        (["--acceptance", "0.7", "--policy", "tailsieve"], "no policy drafts; add --depth auto"),
+        (["--png", "t.pdf"], "--png t.pdf must end in .png"),
+        (["--policy", "verl_default:q=1,m=1"], "q is what verl_default stands for"),
+        (["--policy", "history:history_from=x"], "history_from is of real runs, a simulation ignores it"),
         (["--policy", "verl_default:depth=3"], "a draft depth needs --acceptance"),
         (["--acceptance", "1.5"], "acceptance '1.5' must be a chance in 0..1"),
         (["--acceptance", "0.7", "--depth", "deep"], "depth 'deep' must be a number"),

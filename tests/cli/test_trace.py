@@ -136,6 +136,7 @@ def test_convert_a_dump(tmp_path):
         (["summary", "{mixed}"], "mixes 2 models: choose a model of small, large"),
         (["summary", "{mixed}", "--each", "--model", "small"], "--each reads every model and data set"),
         (["summary", "none.csv"], "none.csv does not exist"),
+        (["summary", "no_folder"], "no_folder does not exist: give a trace file, or the folder of a verl dump"),
         (["convert", "{mixed}", "x.txt", "--model", "small"], "must end in .csv, .csv.gz or .jsonl"),
         (["make", "x.csv", "--p90", "20000"], "p90 20000.0 cannot be reached under the cap 16384"),
         (["make", "x.csv", "--runaway", "0.05"], "give less of either"),

@@ -195,6 +195,7 @@ def test_bad_json_lines(tmp_path, text, message):
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match=r"none\.csv does not exist"):
         read_trace(tmp_path / "none.csv")
+    (tmp_path / "t.parquet").touch()
     with pytest.raises(UserError, match=r"t\.parquet must end in \.csv, \.csv\.gz or \.jsonl"):
         read_trace(tmp_path / "t.parquet")
     (tmp_path / "t.csv").write_bytes(b"tokens\n\xff\xfe\n")

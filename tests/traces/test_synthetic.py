@@ -164,6 +164,8 @@ def test_bad_models(arguments, message):
 
 
 def test_bad_traces():
+    with pytest.raises(UserError, match="8000000000 responses are more than 100000000: give fewer"):
+        synthetic_trace(LengthModel(), prompts=10**9, samples=8)
     with pytest.raises(UserError, match="prompts must be at least 1, got 0"):
         synthetic_trace(LengthModel(), prompts=0, samples=1)
     with pytest.raises(UserError, match=r"checkpoint_share 0\.022 needs at least 2 checkpoints"):
