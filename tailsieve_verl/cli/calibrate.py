@@ -124,7 +124,7 @@ def command(
     if out.suffix != ".json":
         raise UserError(f"--out {out} must end in .json.")
     options: dict[str, Any] = {
-        "batch_sizes": numbers(batch_sizes, "--batch-sizes", 1) if batch_sizes else None,
+        "batch_sizes": numbers(batch_sizes, "--batch-sizes", 1) if batch_sizes is not None else None,
         "tokens": tokens,
         "repeats": repeats,
         "long_prompt": long_prompt,
@@ -133,6 +133,8 @@ def command(
     }
     if depths is not None and speculative is None:
         raise UserError('--depths needs the drafter: --speculative \'{"method": "mtp"}\', as in your rollout.')
+    if speculative is not None and depths is None:
+        raise UserError("--speculative is used with --depths alone, for example 0,2,4; give both, or leave it out.")
     places = places_for(spec, replicas)
     found: dict[int | None, Calibration] = {}
     try:

@@ -170,6 +170,8 @@ def _named(checkpoints: Sequence[str]) -> dict[str, str]:
                 label = "-".join(Path(text).parts[-2:])
         if not label or label in named:
             raise UserError(f"{text}: name each checkpoint differently, as name=folder.")
+        if "/" in label or label in (".", ".."):
+            raise UserError(f"{text}: {label} names a folder in --out; give a name without slashes.")
         named[label] = path
     return named
 

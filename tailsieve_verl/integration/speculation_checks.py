@@ -86,7 +86,7 @@ def _check_rollout(rollout: DictConfig, spec: SpeculationConfig, penalty: float)
         plain = (rollout.get("temperature", 1.0), rollout.get("top_p", 1.0), rollout.get("top_k", -1), penalty)
         remedy = (
             f"set {ROLLOUT}.logprobs_mode=raw_logprobs, which is the same at temperature 1, top_p 1 and top_k -1"
-            if tuple(map(float, plain)) == (1.0, 1.0, -1.0, 0.0)
+            if plain == (1.0, 1.0, -1.0, 0.0)
             else f"set {ROLLOUT}.calculate_log_probs=False, "
             f"as temperature, top_p, top_k or a penalty changes what raw ones mean"
         )

@@ -99,6 +99,8 @@ def test_calibrate_makes_a_curve_for_each_depth(model, tmp_path):
         (["--engine-args", '{"fault": "dies"}'], "worker ended"),
         (["--replicas", "9"], "9 replicas need a core each, and there are 4"),
         (["--depths", "0,2"], "--depths needs the drafter"),
+        (["--speculative", "{}"], "--speculative is used with --depths alone"),
+        (["--batch-sizes", ""], "--batch-sizes  must be whole numbers of at least 1"),
         (["--out", "curve.txt"], r"must end in \.json"),
         (["--model", "/nowhere"], "no folder of a model"),
     ],

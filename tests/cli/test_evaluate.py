@@ -73,6 +73,7 @@ def test_bad_input_is_one_sentence(tmp_path):
         ((tmp_path / "none",), "none does not exist; give a Hugging Face folder"),
         ((tmp_path,), "is no checkpoint"),
         ((base, base), "name each checkpoint differently"),
+        ((f"../out={base}",), "../out names a folder in --out; give a name without slashes"),
         ((base, "--bench", "math500"), "write it with: tailsieve data math500"),
         ((base, "--bench", "gsm8k@3", "--samples", 2), "pass@3 needs at least 3 samples"),
         ((base, "--bench", "gsm8k", "--reward", "nothing:there"), "cannot be loaded"),

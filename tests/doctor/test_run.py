@@ -30,6 +30,12 @@ def test_a_right_set_up():
     assert headings == ["Versions", "Plug-ins", "Seams", "Your command", "Replicas and memory", "What works"]
 
 
+@pytest.mark.parametrize("override", ["trainer.v1.tailsieve=null", "~trainer.v1.tailsieve"])
+def test_settings_that_were_emptied_are_named(override):
+    (error,) = diagnose(command(override), FakeMachine(), with_import=False).of("error")
+    assert error.text.startswith("trainer.v1.tailsieve is null; drop the override")
+
+
 def test_without_a_command():
     found = diagnose([], FakeMachine(), with_import=False)
     assert found.exit_status == 0

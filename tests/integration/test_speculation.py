@@ -41,7 +41,8 @@ class Engines:
     def _report(self, depth):
         taken = round(300 * self.accepted)
         drafts = [[depth, depth, taken], [depth, 0, 300 - taken]] if depth else []
-        return {"steps": [[1, depth, 300]], "drafts": drafts, "times": [[1, depth, 300, 3.0 + 0.3 * depth]]}
+        times = [[1, depth, 300, 3.0 + 0.3 * depth]]
+        return {"steps": [[1, depth, 300]], "drafts": drafts, "chances": drafts, "times": times}
 
 
 def control(**raw):
@@ -268,7 +269,8 @@ def test_a_draft_model_needs_the_model_s_vocabulary(tmp_path):
 def test_wrong_log_probabilities_are_refused():
     case = config(logprobs_mode="processed_logprobs", calculate_log_probs=True, temperature=1.0, top_p=1.0, top_k=-1)
     assert "logprobs_mode=raw_logprobs, which is the same" in refusal({"method": "ngram"}, case)
-    case.actor_rollout_ref.rollout.temperature = 0.7
-    assert "calculate_log_probs=False" in refusal({"method": "ngram"}, case)
+    for temperature in (0.7, "hot"):
+        case.actor_rollout_ref.rollout.temperature = temperature
+        assert "calculate_log_probs=False" in refusal({"method": "ngram"}, case)
     case.actor_rollout_ref.rollout.calculate_log_probs = False
     check_speculation(case, parse_speculation({"method": "ngram"}), Version("0.28"))
