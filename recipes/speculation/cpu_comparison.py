@@ -154,7 +154,7 @@ def measure_grid(bench: Bench, options: argparse.Namespace) -> tuple[list[dict[s
                 for run in bench.run([load] * REPLICAS, tables):
                     cells.setdefault((batch, depth), []).append(full_steps(run, batch))
                     if run.drafting:
-                        counts.add(run.drafting["steps"], run.drafting["drafts"])
+                        counts.add(run.drafting["steps"], run.drafting["drafts"], chances=run.drafting["chances"])
     rows = []
     for (batch, depth), found in sorted(
         cells.items(), key=lambda cell: (cell[0][0], -1 if cell[0][1] is None else cell[0][1])
@@ -172,7 +172,7 @@ def measure_grid(bench: Bench, options: argparse.Namespace) -> tuple[list[dict[s
                 "high": plain / min(s / r for s, r in found),
             }
         )
-    return rows, Acceptance.from_tries(*tries(counts.drafts))
+    return rows, Acceptance.from_tries(*tries(counts.chances))
 
 
 def full_steps(run: EngineRun, batch: int) -> tuple[float, float]:

@@ -122,7 +122,7 @@ class DraftPlanner:
         self._table = DepthTable(tuple((int(b), int(d)) for b, d in state["table"]))
 
     def _take_drafts(self, counts: DraftCounts) -> None:
-        tried, passed = tries(counts.drafts)
+        tried, passed = tries(counts.chances)
         past = np.where(tried >= FEW_TRIES, np.minimum(1.0, MOST_PAST * tried / np.maximum(self._tried, 1.0)), 1.0)
         self._tried, self._passed = self._tried * past + tried, self._passed * past + passed
 

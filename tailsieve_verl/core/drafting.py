@@ -38,27 +38,38 @@ class DraftCounts:
         depths: engine steps by (running batch size, depth scheduled).
         times: of those that only decoded, (how many, seconds in sum).
         drafts: [D+1, D+1] drafts by tokens proposed and accepted.
+        chances: [D+1, D+1] the same with the tokens that the table allowed, of requests without a draft as well: what
+            a depth is worth where a drafter often finds nothing (n-gram).
     """
 
     deepest: int
     depths: dict[tuple[int, int], int] = field(default_factory=dict)
     times: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
     drafts: NDArray[np.int64] = field(init=False)
+    chances: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
         self.drafts = np.zeros((self.deepest + 1, self.deepest + 1), dtype=np.int64)
+        self.chances = np.zeros_like(self.drafts)
 
     def add(
         self,
         steps: Iterable[Sequence[int]],
         drafts: Iterable[Sequence[int]],
         times: Iterable[tuple[int, int, int, float]] = (),
+        chances: Iterable[Sequence[int]] | None = None,
     ) -> None:
-        """Add an engine's (batch, depth, count), (proposed, accepted, count) and (batch, depth, count, seconds)."""
+        """Add an engine's (batch, depth, count), (proposed, accepted, count) and (batch, depth, count, seconds).
+
+        ``chances`` are (allowed, accepted, count); without them every request is taken to have had a draft.
+        """
+        drafts = list(drafts)
         for batch, depth, count in steps:
             self.depths[batch, depth] = self.depths.get((batch, depth), 0) + count
         for proposed, accepted, count in drafts:
             self.drafts[proposed, accepted] += count
+        for allowed, accepted, count in drafts if chances is None else chances:
+            self.chances[allowed, accepted] += count
         for batch, depth, count, seconds in times:
             known = self.times.get((batch, depth), (0, 0.0))
             self.times[batch, depth] = (known[0] + count, known[1] + seconds)

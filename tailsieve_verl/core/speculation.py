@@ -73,7 +73,8 @@ def tries(counts: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """How often each draft position came to be judged, and was accepted, [D] each.
 
     Args:
-        counts: [D+1, D+1], drafts by tokens proposed (row) and accepted (column); accepted <= proposed.
+        counts: [D+1, D+1], chances to draft by tokens allowed (row) and accepted (column), accepted <= allowed; a
+            position that the drafter had nothing to propose for has been judged and not accepted.
 
     Raises:
         ValueError: not square, negative, empty, or more accepted than proposed.

@@ -7,7 +7,8 @@ only by utility calls that name one; vLLM 0.24 to 0.33 have no other way in.
 Invariants
     * A table covers batch sizes 0..max_num_seqs and never exceeds the depth that the engine was launched with.
     * What `draft_report` says was counted in the engine: steps by (batch size, depth scheduled) and their
-      times, drafts by tokens proposed and accepted, and a fingerprint of the drafter's weights.
+      times, drafts by tokens proposed and accepted, chances to draft by tokens allowed and accepted (an n-gram drafter
+      that finds nothing has had its chance), and a fingerprint of the drafter's weights.
     * Output does not depend on the table: drafts are verified whatever their length.
 """
 
@@ -34,6 +35,10 @@ class _DraftDepths:
         self.launch_depth: int = self.num_spec_tokens  # type: ignore[attr-defined]
         self._scheduled: Counter[tuple[int, int]] = Counter()
         self._drafts: Counter[tuple[int, int]] = Counter()
+        self._chances: Counter[tuple[int, int]] = Counter()
+        self._allowed = 0  # depth that the step before drafted by,
+        self._before: set[str] = set()  # and the requests that it could draft for
+        self._verified = 0  # drafts verified in this step
         self._times: dict[tuple[int, int], list[float]] = {}
         self._ended_s: float | None = None  # end of the last step, while requests are left
         if self.launch_depth and self.dynamic_sd_lookup is None:  # type: ignore[has-type]
@@ -60,10 +65,12 @@ class _DraftDepths:
             "table": list(self.dynamic_sd_lookup or []),
             "steps": [[batch, depth, count] for (batch, depth), count in sorted(self._scheduled.items())],
             "drafts": [[proposed, taken, count] for (proposed, taken), count in sorted(self._drafts.items())],
+            "chances": [[allowed, taken, count] for (allowed, taken), count in sorted(self._chances.items())],
             "times": [[batch, depth, int(n), s] for (batch, depth), (n, s) in sorted(self._times.items())],
         }
         self._scheduled.clear()
         self._drafts.clear()
+        self._chances.clear()
         self._times.clear()
         return report
 
@@ -74,8 +81,16 @@ class _DraftDepths:
         return output
 
     def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        tokens = scheduler_output.num_scheduled_tokens
+        self._verified = 0
         result = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
-        now, tokens = time.perf_counter(), scheduler_output.num_scheduled_tokens
+        now = time.perf_counter()
+        if self._allowed:
+            most = 1 + self.launch_depth  # a chunk of a prompt is longer
+            able = sum(count <= most and request in self._before for request, count in tokens.items())
+            if able > self._verified:
+                self._chances[self._allowed, 0] += able - self._verified
+        self._allowed, self._before = scheduler_output.num_spec_tokens_to_schedule, set(tokens)
         # Between two ends lies one step, also where the next one is scheduled before this one has ended. Steps with a
         # prompt in them are left out.
         if self._ended_s is not None and tokens and max(tokens.values()) <= 1 + self.launch_depth:
@@ -90,6 +105,8 @@ class _DraftDepths:
     ) -> Any:
         if num_draft_tokens:
             self._drafts[num_draft_tokens, num_accepted_tokens] += 1
+            self._chances[max(self._allowed, num_draft_tokens), num_accepted_tokens] += 1
+            self._verified += 1
         return super().make_spec_decoding_stats(  # type: ignore[misc]
             stats, num_draft_tokens, num_accepted_tokens, *args, **kwargs
         )

@@ -149,8 +149,8 @@ class DepthControl:
             counts = DraftCounts(self.config.deepest)
             for rank in ranks:
                 report = self.reports[rank]
-                counts.add(report["steps"], report["drafts"], report["times"])
-                total.add(report["steps"], report["drafts"], report["times"])
+                for sums in (counts, total):
+                    sums.add(report["steps"], report["drafts"], report["times"], report["chances"])
             if not counts.steps:
                 continue
             metrics[f"spec_depth/{route}"] = counts.mean_depth

@@ -189,14 +189,15 @@ def recorded_acceptance(path: Path) -> Acceptance:
         UserError: no such file, or one without drafts.
     """
     reports = [report for step in read_steps(path) for report in step.get("drafting", {}).values()]
-    drafts = [draft for report in reports for draft in report["drafts"]]
-    counts = DraftCounts(max((proposed for proposed, _, _ in drafts), default=0))
-    counts.add((), drafts)
+    # Records of earlier versions have no chances.
+    chances = [chance for report in reports for chance in report.get("chances", report["drafts"])]
+    counts = DraftCounts(max((allowed for allowed, _, _ in chances), default=0))
+    counts.add((), [draft for report in reports for draft in report["drafts"]], chances=chances)
     if not counts.drafted:
         raise UserError(
             f"{path} tells of no drafts; name the folder or the steps.jsonl of a run with speculation.method set and "
             "speculation.control=runtime."
         )
-    tried, passed = tries(counts.drafts)
+    tried, passed = tries(counts.chances)
     kept = max(1, int((tried >= FEW_TRIES).sum()))
     return Acceptance.from_tries(tried[:kept], passed[:kept])

@@ -13,10 +13,13 @@ LARGEST, DEEPEST = 128, 5
 
 
 class Engine:
-    """Memory-bound up to 32 tokens, then 0.2 ms a token; the drafter takes `draft` of a plain step a position."""
+    """Memory-bound up to 32 tokens, then 0.2 ms a token; the drafter takes `draft` of a plain step a position.
 
-    def __init__(self, rate=0.7, draft=0.05, noise=0.02):
-        self.rate, self.draft, self.noise = rate, draft, noise
+    A share `found` of the requests has a draft in a step, as with n-grams.
+    """
+
+    def __init__(self, rate=0.7, draft=0.05, noise=0.02, found=1.0):
+        self.rate, self.draft, self.noise, self.found = rate, draft, noise, found
         self.rng = np.random.default_rng(0)
 
     def seconds(self, batch, depth):
@@ -24,7 +27,7 @@ class Engine:
         return 0.006 + 5e-5 * tokens + 1.5e-4 * max(tokens - 32, 0) + depth * self.draft * 0.006
 
     def tokens_per_second(self, batch, depth):
-        return Acceptance((self.rate,)).length(depth) / self.seconds(batch, depth)
+        return (1 + self.found * (Acceptance((self.rate,)).length(depth) - 1)) / self.seconds(batch, depth)
 
     def run(self, table):
         """A batch that drains from 96 requests to one."""
@@ -33,13 +36,17 @@ class Engine:
             depth = table(batch)
             passes = 3
             seconds = sum(self.seconds(batch, depth) * np.exp(self.rng.normal() * self.noise) for _ in range(passes))
-            drafts = []
+            drafts, chances = [], []
             for _ in range(batch * passes if depth else 0):
                 accepted = 0
+                if self.found < 1 and self.rng.random() > self.found:
+                    chances.append((depth, 0, 1))
+                    continue
                 while accepted < depth and self.rng.random() < self.rate:
                     accepted += 1
                 drafts.append((depth, accepted, 1))
-            counts.add([(batch, depth, passes)], drafts, [(batch, depth, passes, seconds)])
+            times = [(batch, depth, passes, seconds)]
+            counts.add([(batch, depth, passes)], drafts, times, chances + drafts)
         return counts
 
 
@@ -67,6 +74,14 @@ def test_it_finds_a_table_within_six_percent_of_the_best_depth_everywhere(rate):
     assert tables[0] == DepthTable.constant(DEEPEST)
     assert tables[1].deepest < DEEPEST  # the probe
     assert regret(engine, tables[-1]) < 0.06
+
+
+def test_drafts_that_are_rarely_found_are_worth_little_however_often_they_are_accepted():
+    engine = Engine(rate=0.9, found=0.25)
+    planner, tables = closed_loop(engine, 20)
+    assert planner.acceptance.rates[0] == pytest.approx(0.9 * 0.25, abs=0.03)
+    assert regret(engine, tables[-1]) < 0.06
+    assert tables[-1](96) == 0
 
 
 def test_a_good_table_stays():

@@ -48,8 +48,8 @@ def add_request(scheduler, name):
     return request
 
 
-def answer(scheduler, step):
-    """The model accepted half of each draft; returns how many tokens each request got."""
+def answer(scheduler, step, without=""):
+    """The model accepted half of each draft, none was found for some; returns how many tokens each request got."""
     from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
     ids = list(step.num_scheduled_tokens)
@@ -66,7 +66,8 @@ def answer(scheduler, step):
         ),
     )
     if not scheduler.scheduler_config.async_scheduling:  # there the drafts stay in the worker
-        scheduler.update_draft_token_ids(DraftTokenIds(ids, [[9] * step.num_spec_tokens_to_schedule for _ in ids]))
+        drafts = [[] if i in without else [9] * step.num_spec_tokens_to_schedule for i in ids]
+        scheduler.update_draft_token_ids(DraftTokenIds(ids, drafts))
     return got
 
 
@@ -98,3 +99,18 @@ def test_a_table_holds_from_the_next_step_on_whatever_is_in_flight(in_flight, tm
     assert sum(count for _, _, count in report["steps"]) == len(ASKED)
     assert {depth for _, depth, _ in report["steps"]} == set(ASKED)
     assert sum(count for _, _, count in report["drafts"]) == 2 * sum(depth > 0 for depth in ASKED[:-1])
+    # Every request had a draft, so what the tables allowed is what was proposed.
+    assert report["chances"] == report["drafts"]
+
+
+def test_a_request_without_a_draft_has_had_its_chance(tmp_path):
+    """As with n-grams: request b is never drafted for, and none of that is told by the drafts."""
+    scheduler = make(False, ensure_tiny(tmp_path / "tiny"))
+    for name in "ab":
+        add_request(scheduler, name)
+    for depth in (3, 3, 0, 2, 2):
+        scheduler.set_draft_depths([depth])
+        answer(scheduler, scheduler.schedule(), without="b")
+    report = scheduler.draft_report()
+    assert report["drafts"] == [[2, 1, 1], [3, 1, 2]]
+    assert report["chances"] == [[2, 0, 1], [2, 1, 1], [3, 0, 2], [3, 1, 2]]

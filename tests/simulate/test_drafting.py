@@ -161,6 +161,10 @@ def test_acceptance_from_numbers_and_from_a_run(tmp_path):
     record.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "st')
     for name in (tmp_path, record):
         assert read_acceptance(str(name)).rates == pytest.approx((0.80, 0.50), abs=0.01)  # the third was tried 6 times
+    # What requests without a draft say counts as well: every second one had none.
+    report = {"drafts": [[2, 2, 100]], "chances": [[2, 0, 100], [2, 2, 100]]}
+    record.write_text(json.dumps({"kind": "step", "step": 1, "drafting": {"0": report}}) + "\n")
+    assert read_acceptance(str(record)).rates == pytest.approx((0.5, 1.0), abs=0.01)
     record.write_text(json.dumps({"kind": "step", "step": 1}) + "\n")
     with pytest.raises(UserError, match="tells of no drafts"):
         read_acceptance(str(record))
