@@ -38,15 +38,15 @@ class JsonlRecorder(Callback):
     def on_run_start(self, info: RunInfo) -> None:
         self._file = LineFile(Path(info.folder) / self._path)
         run = {"n_groups": info.n_groups, "replicas": info.replicas, "n": info.sessions}
-        self._file.append(start_line(run, info.first_step))
+        self._file.append(start_line, run, info.first_step)
 
     def on_step_observed(self, observation: StepObservation) -> None:
         self._observation = observation
 
     def on_decision(self, decision: Decision) -> None:
         if self._file is not None and self._observation is not None:
-            self._file.append(step_line(self._observation, decision, most_requests=self._most_requests))
+            self._file.append(step_line, self._observation, decision, most_requests=self._most_requests)
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._file is not None:
-            self._file.append(trained_line(step, metrics))
+            self._file.append(trained_line, step, metrics)

@@ -71,7 +71,8 @@ def check(config: DictConfig) -> None:
     for pool in ("tail", "bulk"):
         build_placement(settings, pool)
     build_selector(settings)
-    if settings.history_from is not None and not Path(settings.history_from).exists():
+    folder = resume_folder(config)  # a resume goes on with its own history
+    if settings.history_from is not None and folder is None and not Path(settings.history_from).exists():
         raise TailSieveConfigError(
             f"{PREFIX}.history_from={settings.history_from} does not exist; give the folder of an earlier run, its "
             f"history.npz, or its trainer.rollout_data_dir."
@@ -83,7 +84,6 @@ def check(config: DictConfig) -> None:
         logger.warning("tailsieve: %s leaves nothing to route, the run is uniform.", what)
     _check_data(config, n_groups)
     _check_warm_up(settings.warm_up, n_groups)
-    folder = resume_folder(config)
     if folder is not None:
         checkpoint.check(folder, n_groups=n_groups)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,19 @@ class LineFile:
         self.path = path
         self.failed = False
 
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Write a line, unless writing has failed before."""
+    def append(self, make: Callable[..., Mapping[str, Any]], *args: Any, **kwargs: Any) -> None:
+        """Write the line that ``make`` gives, unless writing has failed before."""
         if self.failed:
             return
         try:
+            line = make(*args, **kwargs)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # A crash may have torn the line before a start: that one begins on a line of its own.
             head = "\n" if line["kind"] == "start" and self.path.exists() else ""
             text = head + json.dumps(line, default=plain) + "\n"
             with self.path.open("a") as file:
                 file.write(text)
-        except (OSError, TypeError, ValueError) as error:  # a full disk must not end a training run
+        except Exception as error:  # neither a full disk nor what somebody's policy put into a decision ends a run
             self.failed = True
             logger.warning("tailsieve: the record %s cannot be written any more: %s", self.path, error)
 
@@ -62,7 +63,7 @@ class RunRecord:
     def start(self, run: Mapping[str, Any], *, first_step: int) -> None:
         """Mark where a run, or a resumed run, begins."""
         if self._file is not None:
-            self._file.append(start_line(run, first_step))
+            self._file.append(start_line, run, first_step)
 
     def step(
         self,
@@ -74,19 +75,18 @@ class RunRecord:
         drafting: Mapping[int, Any] | None = None,
     ) -> None:
         """Append a finished rollout; the arguments are those of :func:`~tailsieve_verl.records.lines.step_line`."""
-        if self._file is not None and not self._file.failed:
+        if self._file is not None:
             self._file.append(
-                step_line(
-                    observation,
-                    decision,
-                    batch=batch,
-                    metrics=metrics,
-                    drafting=drafting,
-                    most_requests=self._most_requests,
-                )
+                step_line,
+                observation,
+                decision,
+                batch=batch,
+                metrics=metrics,
+                drafting=drafting,
+                most_requests=self._most_requests,
             )
 
     def trained(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append what is known only when the training step is over."""
         if self._file is not None:
-            self._file.append(trained_line(step, metrics))
+            self._file.append(trained_line, step, metrics)

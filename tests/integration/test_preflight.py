@@ -178,6 +178,9 @@ def test_the_checkpoint_to_resume_from_is_checked(config, tmp_path):
     preflight.check(changed(config, "trainer.resume_mode", "disable"))
     (step / "tailsieve/state.json").write_text(json.dumps({"format": 1, "n_groups": 8, "prompts": []}))
     preflight.check(config)
+    # It has the history itself, so the run that it began with may be gone.
+    history = changed(config, "trainer.v1.tailsieve.selector", "history")
+    preflight.check(changed(history, "trainer.v1.tailsieve.history_from", str(tmp_path / "gone")))
 
 
 def launch(*extra, **env):

@@ -50,6 +50,14 @@ def test_a_disk_that_fails_ends_the_record_and_not_the_run(tmp_path, caplog):
     assert caplog.text.count("cannot be written any more") == 1
 
 
+def test_a_decision_that_cannot_be_written_ends_the_record_and_not_the_run(tmp_path, caplog):
+    record = RunRecord(tmp_path)
+    plan = StepPlan(1, 2, 2, 0, 0, LaunchCounts(0, 0, 2, 2))
+    odd = Decision(1, 0, 0, True, False, "test", candidates=("no dataclass",))
+    record.step(StepObservation(plan, None, 1.0, 1.0, 0.0, ()), odd, batch={}, metrics={})
+    assert caplog.text.count("cannot be written any more") == 1
+
+
 def test_it_can_be_switched_off(tmp_path):
     RunRecord(tmp_path, enabled=False).start({}, first_step=1)
     assert not list(tmp_path.iterdir())
