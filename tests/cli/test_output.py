@@ -17,7 +17,8 @@ def test_a_table_in_a_pipe_has_a_whole_line_a_row(capsys, monkeypatch):
     print_table(ROWS, "title", ["note"])
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "policy_2 a sentence of some length about it 2.469 -" in lines
-    assert lines[0] == "title" and lines[-1] == "note"
+    assert lines[0] == "title"
+    assert lines[-1] == "note"
 
 
 @pytest.mark.parametrize(("columns", "paragraphs"), [(40, True), (120, False)])
