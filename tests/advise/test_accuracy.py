@@ -61,6 +61,7 @@ DUMPS = 8
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # ten minutes on a core of its own
 def test_intervals_hold_the_truth_as_often_as_they_say():
     """Eight dumps of each load: the 95 % intervals of gain and bias miss no more often than chance allows at 1 %."""
     told = [row for options in LOADS for row in told_and_true(LengthModel(**options))]
