@@ -14,6 +14,7 @@ from tailsieve_verl.config.errors import PREFIX, TailSieveConfigError
 from tailsieve_verl.config.sampling import SamplingConfig, parse_sampling
 from tailsieve_verl.config.speculation import SpeculationConfig, parse_speculation
 from tailsieve_verl.config.targets import Target, build_target, load_class, parse_target
+from tailsieve_verl.config.used import check_used
 from tailsieve_verl.core.controller import Controller, ControllerConfig
 from tailsieve_verl.core.custom import PoolPlacement, SplitPolicy
 from tailsieve_verl.core.decode import DecodeCurve
@@ -25,13 +26,6 @@ from tailsieve_verl.curves import load_curve
 __all__ = ["PREFIX", "TailSieveConfig", "TailSieveConfigError", "build_policy", "parse", "resolve_split"]
 
 SELECTORS = ("cutoff", "history", "auto")
-#: The selectors that read a setting; under another one it would say nothing.
-SELECTOR_SETTINGS = {
-    "history_from": ("history", "auto"),
-    "history_q": ("history", "auto"),
-    "history_scenarios": ("history", "auto"),
-    "history_control_every": ("auto",),
-}
 #: What :class:`~tailsieve_verl.core.selector.SelectorConfig` takes.
 SCENARIOS_MAX = 1024
 POLICIES = ("controller", "inner_loop", "fixed", "uniform_group")
@@ -139,18 +133,9 @@ def parse(raw: Mapping[str, Any] | None) -> TailSieveConfig:
         raise TailSieveConfigError(
             f"{PREFIX}.selector={values['selector']} needs {PREFIX}.policy=controller; change one of them."
         )
-    for key, selectors in SELECTOR_SETTINGS.items():
-        default = known[key].default
-        if values.get("selector", "cutoff") not in selectors and values.get(key, default) != default:
-            needed = " or ".join(selectors)
-            raise TailSieveConfigError(
-                f"{PREFIX}.{key}={values[key]} needs {PREFIX}.selector={needed}; set that, or remove it."
-            )
-    _check_used(values)
+    check_used(values, {name: f.default for name, f in known.items()})
     for key in ("tail_placement", "bulk_placement"):
         _one_of(key, values.get(key, known[key].default), PLACEMENTS)
-    if values.get("schedule") and values.get("policy", known["policy"].default) != "fixed":
-        raise TailSieveConfigError(f"{PREFIX}.schedule needs {PREFIX}.policy=fixed; remove it or change the policy.")
     return TailSieveConfig(**values)
 
 
@@ -222,20 +207,6 @@ def build_policy(config: TailSieveConfig, n_groups: int, replicas: int) -> Polic
     for step, split in schedule.items():
         _checked_split(f"{PREFIX}.schedule at step {step}", *split, n_groups, replicas)
     return FixedPolicy(context, q, m, schedule)
-
-
-def _check_used(values: Mapping[str, Any]) -> None:
-    """Refuse what the policy would not look at."""
-    policy = values.get("policy", "controller")
-    own = isinstance(policy, Target)
-    for key in ("q", "m"):
-        if values.get(key) and (own or policy == "uniform_group"):
-            remedy = "give it to your policy as an argument" if own else "remove it, or set policy=fixed"
-            raise TailSieveConfigError(
-                f"{PREFIX}.{key}={values[key]} is not used by policy={policy.path if own else policy}; {remedy}."
-            )
-    if values.get("curve") is not None and policy != "controller":
-        raise TailSieveConfigError(f"{PREFIX}.curve needs {PREFIX}.policy=controller; remove it or change the policy.")
 
 
 def _dealt(key: str, placement: str | Target) -> Granularity:

@@ -118,8 +118,6 @@ def _check_command(
             OmegaConf.resolve(config)  # as verl does at its start; variables of the command are known here only
             preflight.check(config)
             raw = OmegaConf.select(config, PREFIX)
-            if raw is None:
-                raise TailSieveConfigError(f"{PREFIX} is null; drop the override that empties what the preset sets.")
             settings = parse(OmegaConf.to_container(raw, resolve=True))  # type: ignore[arg-type]
         except (TailSieveConfigError, checkpoint.CheckpointError) as error:
             section.error(_sentence(error), "mend it and ask again: the first error is the only one shown")

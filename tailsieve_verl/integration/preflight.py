@@ -197,7 +197,7 @@ def _check_rollout(config: DictConfig) -> None:
             "actor_rollout_ref.rollout.disaggregation.enabled=True splits prefill from decoding, "
             "which TailSieve cannot route; set it to False."
         )
-    if not config.actor_rollout_ref.get("hybrid_engine", True) or int(rollout.get("nnodes", 0) or 0) > 0:
+    if not config.actor_rollout_ref.get("hybrid_engine", True) or rollout.get("nnodes", 0) not in (0, None):
         raise TailSieveConfigError(
             "TailSieve needs the colocated rollout of synchronous training; set actor_rollout_ref.hybrid_engine=True "
             "and actor_rollout_ref.rollout.nnodes=0."
@@ -269,6 +269,8 @@ def _settings(config: DictConfig) -> Any:
     """Our part of the configuration as plain values, interpolations resolved."""
     try:
         raw = OmegaConf.select(config, PREFIX)
+        if raw is None:
+            raise TailSieveConfigError(f"{PREFIX} is null; drop the override that empties what the preset sets.")
         return OmegaConf.to_container(raw, resolve=True) if OmegaConf.is_config(raw) else raw
     except OmegaConfBaseException as error:
         raise TailSieveConfigError(f"{PREFIX} cannot be resolved: {str(error).splitlines()[0]}.") from None

@@ -20,7 +20,7 @@ def test_nothing_to_route_is_uniform(n_groups, replicas):
 
 
 def test_uniform_group_keeps_groups_together_on_all_replicas():
-    policy = build_policy(parse({"policy": "uniform_group"}), 64, 4)
+    policy = build_policy(parse({"policy": "uniform_group", "q": 8, "m": 2}), 64, 4)  # a split is there to compare with
     plan = policy.plan(step=1, carried=0)
     assert (plan.q, plan.bulk_placement, len(plan.bulk_replicas)) == (0, "group", 4)
 
@@ -75,7 +75,6 @@ def test_a_schedule_may_begin_with_uniform_routing():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"policy": "uniform_group", "q": 3}, r"tailsieve.q=3 is not used by policy=uniform_group; remove it"),
         ({"policy": {"_target_": "mine.Policy"}, "m": 2}, "tailsieve.m=2 is not used by policy=mine.Policy; give it"),
         ({"policy": "fixed", "curve": "curve.json"}, "tailsieve.curve needs .*policy=controller"),
     ],

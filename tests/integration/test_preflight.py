@@ -62,6 +62,7 @@ BAD = {
     ),
     "trainer.v1.tailsieve.bulk_placement": ("none", r"bulk_placement=none is unknown; choose one of group, request"),
     "trainer.v1.tailsieve.tail_selector": ({"_target_": "json.dumps"}, r"tail_selector: json.dumps is a function"),
+    "trainer.v1.tailsieve": (None, r"trainer.v1.tailsieve is null; drop the override"),
     "trainer.v1.tailsieve.polcy": ("fixed", r"did you mean policy\?"),
     "trainer.v1.tailsieve.curve": ("${nope}", r"trainer.v1.tailsieve cannot be resolved: .*'nope' not found"),
     "trainer.default_local_dir": (None, r"trainer.default_local_dir=None must be a folder"),
