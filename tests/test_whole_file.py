@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tailsieve_verl.errors import UserError
-from tailsieve_verl.whole_file import write_whole
+from tailsieve_verl.whole_file import check_place, write_whole
 
 
 def test_the_folder_is_made_and_the_file_replaced(tmp_path):
@@ -35,3 +35,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     for path in (tmp_path, tmp_path / "file" / "table.csv"):
         with pytest.raises(UserError, match="cannot be written"):
             write_whole(path, lambda name: None)
+
+
+def test_a_place_that_cannot_be_written_is_named_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    for bad in (tmp_path, tmp_path / "file" / "x.csv"):
+        with pytest.raises(UserError, match="cannot be written"):
+            check_place(bad)
+    check_place(tmp_path / "new" / "x.csv")
+    assert list((tmp_path / "new").iterdir()) == []

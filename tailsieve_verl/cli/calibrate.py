@@ -24,6 +24,7 @@ from tailsieve_verl.cli.output import (
 from tailsieve_verl.errors import UserError
 from tailsieve_verl.replay.calibration import Calibration, save_calibration
 from tailsieve_verl.replay.engine import Device, EngineSpec, Place, cpu_places, gpu_places, start_replicas
+from tailsieve_verl.whole_file import check_place
 
 _ENGINE = "Engine"
 
@@ -123,6 +124,7 @@ def command(
     )
     if out.suffix != ".json":
         raise UserError(f"--out {out} must end in .json.")
+    check_place(out)
     options: dict[str, Any] = {
         "batch_sizes": numbers(batch_sizes, "--batch-sizes", 1) if batch_sizes is not None else None,
         "tokens": tokens,

@@ -22,17 +22,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tailsieve_verl.errors import UserError
-from tailsieve_verl.whole_file import write_whole
+from tailsieve_verl.whole_file import check_place, write_whole
+
+
+def _csv(path: Path | None) -> Path | None:
+    if path is not None:
+        check_place(path)  # now, not after minutes of work
+    return path
 
 
 def _png(path: Path | None) -> Path | None:
     if path is not None and path.suffix.lower() != ".png":
         raise UserError(f"--png {path} must end in .png: a PNG picture is written.")
-    return path
+    return _csv(path)
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.")]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.", callback=_csv)]
 PngFile = Annotated[Path | None, typer.Option("--png", help="Also draw the result into this PNG file.", callback=_png)]
 DraftShare = Annotated[
     float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)
