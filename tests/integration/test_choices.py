@@ -20,7 +20,8 @@ N, R = 16, 4
 
 def built(**raw):
     """Policy, forecast and identity of a run with these settings."""
-    settings = parse({"q": 2, "m": 1, **raw})
+    split = {} if isinstance(raw.get("policy"), dict) else {"q": 2, "m": 1}
+    settings = parse({**split, **raw})
     policy, _, forecast = build_choices(settings, N, R)
     return policy, forecast, identity(settings, R)
 
