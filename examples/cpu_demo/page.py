@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from tailsieve_verl.compare.plot import plot_fig7
-from tailsieve_verl.compare.report import bias_table, length_table, notes, run_table, speedup_table
+from tailsieve_verl.compare.report import bias_table, length_table, notes, run_table, speedup_table, summary
 from tailsieve_verl.compare.runlog import RunLog, read_runlog
 from tailsieve_verl.compare.study import Comparison, Study, compare
 from tailsieve_verl.errors import UserError
@@ -46,7 +46,8 @@ def write_page(
         _wrap("# Small, and for real: policies side by side on a CPU"),
         _wrap(_head(steps, command, model, frozen)),
     ]
-    parts += [f"![generation time, reward and mean length by step]({picture.name})", _variants()]
+    ran = {run.label for study in studies.values() for run in study.runs}
+    parts += [f"![generation time, reward and mean length by step]({picture.name})", _variants(ran)]
     for task, study in studies.items():
         parts += [f"## {TITLES[task]}", _sentences(study), markdown_table(run_table(study, SKIP)).rstrip()]
         parts += [markdown_table(speedup_table(study)).rstrip()]
@@ -79,7 +80,8 @@ def _head(steps: int, command: str, model: str, frozen: bool) -> str:
         f"{memory:.0f} GiB, no GPU; {versions}. Real GRPO with {model} on two vLLM replicas of one core each, "
         f"{steps} steps a run, {trained}, one run of each kind, the same data, seeds and prompt order. Step {SKIP} is "
         "left out of the tables. How large a gain is on GPUs cannot be told from here: two replicas allow one split "
-        "only, and on one core the decode curve is steep. This is the whole pipeline where a split can hardly pay."
+        "only, and on one core the decode curve is steep. This is the whole pipeline where a split can hardly pay. "
+        "Runs learn differently from the same prompts and answer at other lengths: look at those before a speed-up."
     )
 
 
@@ -92,36 +94,51 @@ def _processor() -> str:
     return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "?")
 
 
-def _variants() -> str:
-    rows = [
-        {"run": "`uniform`", "what": "group g on replica g mod R, the paper's baseline"},
-        {"run": "`verl`", "what": "request by request over all replicas, as verl deals a batch, run by our trainer"},
-        {"run": "`fixed`", "what": "half of the replicas are the tail pool, q follows the pools' completion times"},
-        {"run": "`tailsieve`", "what": "the default: starts uniform, splits once it predicts a gain"},
-        {"run": "`plain_verl`", "what": "verl without TailSieve; its trainer looks for finished steps every 2 s"},
-        {"run": "`ngram_uniform`, `ngram`", "what": "`uniform` and `tailsieve` with n-gram drafts of 3 tokens"},
-    ]
-    return markdown_table(rows).rstrip()
+def _variants(ran: Collection[str]) -> str:
+    what = {
+        "uniform": "group g on replica g mod R, the paper's baseline",
+        "verl": "request by request over all replicas, as verl deals a batch, run by our trainer",
+        "fixed": "half of the replicas are the tail pool, q follows the pools' completion times",
+        "tailsieve": "the default: starts uniform, splits once it predicts a gain",
+        "plain_verl": "verl without TailSieve; its trainer looks for finished steps every 2 s",
+        "ngram_uniform": "`uniform` with n-gram drafts of 3 tokens",
+        "ngram": "`tailsieve` with n-gram drafts of 3 tokens",
+    }
+    return markdown_table([{"run": f"`{run}`", "what": text} for run, text in what.items() if run in ran]).rstrip()
 
 
 def _sentences(study: Study) -> str:
     """What the intervals allow to say, run by run."""
-    return _bullets([_verdict(c) for c in study.comparisons if c.window == "all"])
+    bounds = {row["run"]: row["over_bound"] for row in summary(study, SKIP)}
+    return _bullets([_verdict(c, bounds) for c in study.comparisons if c.window == "all"])
 
 
-def _verdict(c: Comparison) -> str:
+def _verdict(c: Comparison, bounds: Mapping[str, float | None]) -> str:
     found = c.generation.paired or c.generation.of_means
     if found.low > 1:
-        verdict = f"generates faster than `{c.baseline}`, {found.value:.2f} times ({found.low:.2f} to {found.high:.2f})"
+        verdict = (
+            f"spends less time on a step's generation than `{c.baseline}`, {found.value:.2f} times as fast "
+            f"({found.low:.2f} to {found.high:.2f})"
+        )
     elif found.high < 1:
-        verdict = f"generates slower than `{c.baseline}`, {found.value:.2f} times ({found.low:.2f} to {found.high:.2f})"
+        verdict = (
+            f"spends more time on a step's generation than `{c.baseline}`, {found.value:.2f} times as fast "
+            f"({found.low:.2f} to {found.high:.2f})"
+        )
     else:
         verdict = (
-            f"differs from `{c.baseline}` by no more than steps vary, {found.value:.2f} times ({found.low:.2f} to "
-            f"{found.high:.2f})"
+            f"differs from `{c.baseline}` by no more than steps vary, {found.value:.2f} times as fast ({found.low:.2f} "
+            f"to {found.high:.2f})"
         )
-    longer = "" if c.shift is None else f"; its responses are {100 * c.shift.mean:+.1f} % long on average"
-    return f"`{c.run}` {verdict}{longer}."
+    longer = ""
+    if c.shift is not None:
+        longer = f"; its responses are {abs(100 * c.shift.mean):.1f} % {'longer' if c.shift.mean > 0 else 'shorter'}"
+    own, theirs = bounds[c.run], bounds[c.baseline]
+    # Runs that train differently answer at different lengths; this is about placement alone.
+    placed = ""
+    if own is not None and theirs is not None:
+        placed = f" It takes {own:.2f} times its own responses' lower bound, `{c.baseline}` {theirs:.2f} times."
+    return f"`{c.run}` {verdict}{longer}.{placed}"
 
 
 def _bullets(sentences: Sequence[str]) -> str:
