@@ -28,7 +28,7 @@ def plot(
         left.errorbar(depths, speed, yerr=errors, marker="o", capsize=2, label=f"{batch}")
     left.axhline(1.0, color="grey", linewidth=0.8)
     left.set(xlabel="draft depth", ylabel="tokens a second over no drafter", title="By depth and running batch")
-    left.legend(title="running batch", fontsize=8)
+    left.legend(title="running batch", fontsize=8, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     _bars(middle, comparison, "The same requests: makespan")
     _bars(right, matched, "The same budget of drafts (bulk/tail)")
     figure.tight_layout()
