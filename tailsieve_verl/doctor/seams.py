@@ -114,7 +114,10 @@ SEAMS: tuple[Seam, ...] = (
     *_overrides(
         f"{V1}:AgentLoopManagerTQ",
         "agent_loop:TailSieveAgentLoopManager",
-        {"__init__": "our agent loop manager cannot be built"},
+        {
+            "__init__": "our agent loop manager cannot be built",
+            "generate_sequences": "prompts would be handed out without a deadline",
+        },
     ),
     *_names(f"{V1}:AgentLoopManagerTQ", ("agent_loop_workers_class", "agent_loop_workers"), "workers are not ours"),
     Seam(
