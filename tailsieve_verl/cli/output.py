@@ -25,7 +25,7 @@ from tailsieve_verl.errors import UserError
 from tailsieve_verl.whole_file import check_place, write_whole
 
 
-def _csv(path: Path | None) -> Path | None:
+def _place(path: Path | None) -> Path | None:
     if path is not None:
         check_place(path)  # now, not after minutes of work
     return path
@@ -34,11 +34,11 @@ def _csv(path: Path | None) -> Path | None:
 def _png(path: Path | None) -> Path | None:
     if path is not None and path.suffix.lower() != ".png":
         raise UserError(f"--png {path} must end in .png: a PNG picture is written.")
-    return _csv(path)
+    return _place(path)
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.", callback=_csv)]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.", callback=_place)]
 PngFile = Annotated[Path | None, typer.Option("--png", help="Also draw the result into this PNG file.", callback=_png)]
 DraftShare = Annotated[
     float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ class _DraftDepths:
         self._drafts: Counter[tuple[int, int]] = Counter()
         self._chances: Counter[tuple[int, int]] = Counter()
         self._allowed = 0  # depth that the step before drafted by,
-        self._before: set[str] = set()  # and the requests that it could draft for
+        self._before: Container[str] = ()  # and the requests that it could draft for
         self._verified = 0  # drafts verified in this step
         self._times: dict[tuple[int, int], list[float]] = {}
         self._ended_s: float | None = None  # end of the last step, while requests are left
@@ -85,12 +86,12 @@ class _DraftDepths:
         self._verified = 0
         result = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
         now = time.perf_counter()
-        if self._allowed:
+        if self._allowed and self._verified < len(tokens):  # a drafter that always proposes spends no time here
             most = 1 + self.launch_depth  # a chunk of a prompt is longer
             able = sum(count <= most and request in self._before for request, count in tokens.items())
             if able > self._verified:
                 self._chances[self._allowed, 0] += able - self._verified
-        self._allowed, self._before = scheduler_output.num_spec_tokens_to_schedule, set(tokens)
+        self._allowed, self._before = scheduler_output.num_spec_tokens_to_schedule, tokens
         # Between two ends lies one step, also where the next one is scheduled before this one has ended. Steps with a
         # prompt in them are left out.
         if self._ended_s is not None and tokens and max(tokens.values()) <= 1 + self.launch_depth:

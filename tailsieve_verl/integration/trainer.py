@@ -329,15 +329,13 @@ class TailSieveTrainer(PPOTrainerSync):
 
     def _load_history(self) -> None:
         """The checkpoint's lengths; in a fresh run those of an earlier run, if one is named."""
-        folder, source = preflight.resume_folder(self.config), self.settings.history_from
         if self.forecast is None:
             return
+        folder, source = preflight.resume_folder(self.config), self.settings.history_from
         if folder is not None:
-            prompt_history.restore(
-                folder / checkpoint.FOLDER / prompt_history.HISTORY, self.forecast, self._fingerprint
-            )
-            return
-        if source is None:
+            file = folder / checkpoint.FOLDER / prompt_history.HISTORY
+            prompt_history.restore(file, self.forecast, self._fingerprint)
+        if folder is not None or source is None:
             return
         data = self.config.data
         said = prompt_history.take_over(
