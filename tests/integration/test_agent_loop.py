@@ -9,8 +9,7 @@ import verl.trainer.ppo.v1.agent_loop_tq as verl_tq
 from omegaconf import OmegaConf
 
 from tailsieve_verl.config.sampling import parse_sampling
-from tailsieve_verl.integration import agent_loop
-from tailsieve_verl.integration.agent_loop import TailSieveAgentLoopManager, TailSieveAgentLoopWorker
+from tailsieve_verl.integration.agent_loop import TailSieveAgentLoopWorker
 from tailsieve_verl.integration.context import ROUTED, SESSION, RolloutCut
 
 VERL_SAMPLING = {"temperature": 0.7, "logprobs": True}
@@ -339,28 +338,3 @@ def test_without_settings_verl_s_sampling_parameters_are_untouched(quick):
     FakeLoop.script = script
     asyncio.run(run_prompt(quick))
     assert FakeLoop.sampling == [VERL_SAMPLING] * 2
-
-
-class FakeRay:
-    """Ray's ``get`` for workers of which one never answers."""
-
-    def get(self, calls, timeout=None):
-        if timeout is None:
-            raise AssertionError("waits for ever")
-        raise TimeoutError(f"{calls} within {timeout}")
-
-
-class Chunks(list):
-    def chunk(self, count):
-        return [self[i::count] for i in range(min(count, len(self)))]
-
-
-def test_workers_that_do_not_take_their_prompts_are_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(agent_loop, "ray", FakeRay())
-    monkeypatch.setattr(verl_tq, "ray", FakeRay())
-    calls = []
-    manager = TailSieveAgentLoopManager.__new__(TailSieveAgentLoopManager)
-    manager.agent_loop_workers = [SimpleNamespace(generate_sequences=Remote(calls, rank)) for rank in range(3)]
-    with pytest.raises(TimeoutError, match="within"):
-        manager.generate_sequences(Chunks("ab"))
-    assert calls == [(0, ["a"]), (1, ["b"])]
