@@ -39,7 +39,10 @@ MaxModelLen = Annotated[int, typer.Option(min=64, help="Prompt and response in t
 MaxNumSeqs = Annotated[int, typer.Option(min=1, help="Requests that decode at once.", rich_help_panel=_ENGINE)]
 MemoryShare = Annotated[float, typer.Option(min=0.05, max=1.0, help="GPU only.", rich_help_panel=_ENGINE)]
 KvGib = Annotated[int, typer.Option(min=1, help="GiB of KV cache a replica; CPU only.", rich_help_panel=_ENGINE)]
-Dtype = Annotated[str, typer.Option(help="As in vLLM.", rich_help_panel=_ENGINE)]
+Dtype = Annotated[
+    Literal["auto", "half", "float16", "bfloat16", "float", "float32"],
+    typer.Option(help="As in vLLM.", rich_help_panel=_ENGINE),
+]
 Eager = Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.", rich_help_panel=_ENGINE)]
 EngineArgs = Annotated[
     str,

@@ -31,6 +31,12 @@ def _place(path: Path | None) -> Path | None:
     return path
 
 
+def _csv(path: Path | None) -> Path | None:
+    if path is not None and path.suffix.lower() in (".png", ".json"):
+        raise UserError(f"--csv {path} must not end in {path.suffix}: a CSV table is written.")
+    return _place(path)
+
+
 def _png(path: Path | None) -> Path | None:
     if path is not None and path.suffix.lower() != ".png":
         raise UserError(f"--png {path} must end in .png: a PNG picture is written.")
@@ -38,7 +44,7 @@ def _png(path: Path | None) -> Path | None:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.", callback=_place)]
+CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write the table to this CSV file.", callback=_csv)]
 PngFile = Annotated[Path | None, typer.Option("--png", help="Also draw the result into this PNG file.", callback=_png)]
 DraftShare = Annotated[
     float, typer.Option(help="Share of a plain step that each drafted token takes (MTP: some 0.05).", min=0)

@@ -48,7 +48,12 @@ def filled(lengths: Floats, replicas: int, curve: DecodeCurve, of: Callable[[Flo
     Args:
         lengths: [S, K], the longest expected request first.
         of: what a block costs, by its times in the scenarios, [S].
+
+    Raises:
+        ValueError: a length that is not finite, for which no target is high enough.
     """
+    if not np.isfinite(lengths).all():
+        raise ValueError("lengths must be finite")
     requests = lengths.shape[1]
     even = -(-requests // replicas)
     grain = max(1, round(GRAIN * even))

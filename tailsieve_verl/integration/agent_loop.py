@@ -29,6 +29,10 @@ ALIVE_TIMEOUT_S = 300.0
 _WorkerBase: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
 
 
+#: Why a group failed whose request was refused or aborted and whose cut never came; a group that is cut has no error.
+ABORTED = "a request was aborted"
+
+
 class _Group:
     """A prompt group running in this worker; sets hold session numbers."""
 
@@ -111,35 +115,36 @@ class TailSieveAgentLoopWorker(_WorkerBase):
         group = self._groups.get(kwargs["uid"]) if not trajectory["validate"] else None
         if group is None:
             return await super()._run_agent_loop(sampling_params, trajectory, **kwargs)
-        session = int(kwargs["session_id"])
+        number = int(kwargs["session_id"])
         task = asyncio.current_task()
         assert task is not None
-        group.tasks[session] = task
-        SESSION.set(Session(kwargs["uid"], session))
+        group.tasks[number] = task
+        session = Session(kwargs["uid"], number)
+        SESSION.set(session)
         for attempt in range(1 + self._retries):
             try:
                 if group.cut:
                     return None
                 return await super()._run_agent_loop(sampling_params, trajectory, **kwargs)
             except RolloutCut:
-                # Refused or aborted: by the cut, or, if that never comes, a failure that _run_prompt reports.
-                group.error = group.error or "a request was aborted"
+                group.error = group.error or ABORTED
                 return None
             except asyncio.CancelledError:
                 if not group.cut:
                     raise
                 return None
             except Exception as error:
-                if group.cut:
+                if group.cut or session.ended:
+                    group.error = group.error or ABORTED
                     return None
                 said = f"{type(error).__name__}: {error}"
                 if attempt == self._retries:
                     group.error = group.error or said
                     raise
                 # One flaky tool call must not cost a whole group; the weights are the same, so nothing is off-policy.
-                logger.warning("tailsieve: response %d of a group failed (%s), it is generated again", session, said)
-                group.generated.discard(session)  # a reward may have failed after the last token
-                self._router.session_restarted.remote(kwargs["uid"], session)
+                logger.warning("tailsieve: response %d of a group failed (%s), it is generated again", number, said)
+                group.generated.discard(number)  # a reward may have failed after the last token
+                self._router.session_restarted.remote(kwargs["uid"], number)
         return None
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
@@ -148,7 +153,8 @@ class TailSieveAgentLoopWorker(_WorkerBase):
             await super()._agent_loop_postprocess(output, validate, **kwargs)
             return
         session = int(kwargs["session_id"])
-        if group.cut:
+        running = SESSION.get()
+        if group.cut or (running is not None and running.ended):  # the loop may have caught the cut and answered
             raise RolloutCut(kwargs["uid"])
         if not isinstance(output, list) or output:
             group.generated.add(session)

@@ -12,7 +12,7 @@ from ray.exceptions import ActorDiedError
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from tailsieve_verl.integration.context import SESSION, RolloutCut
+from tailsieve_verl.integration.context import SESSION, RolloutCut, Session
 
 # The engine is gone for good after this error; it is matched by name because vLLM is not imported here.
 FATAL_ERRORS = ("EngineDeadError",)
@@ -36,7 +36,7 @@ class TailSieveLLMClient(LLMServerClient):
         else:
             server_id = await self._load_balancer.acquire_server.remote(request_id, session.uid, session.response)
         if server_id is None:
-            raise RolloutCut(request_id)
+            raise _cut(session, request_id)
         return server_id, self._handles[server_id]
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
@@ -54,8 +54,9 @@ class TailSieveLLMClient(LLMServerClient):
             raise
         finally:
             self._send_release(request_id, output, error)
-        if output.stop_reason == "aborted" and SESSION.get() is not None:
-            raise RolloutCut(request_id)
+        session = SESSION.get()
+        if output.stop_reason == "aborted" and session is not None:
+            raise _cut(session, request_id)
         return output
 
     def _send_release(self, request_id: str, output: TokenOutput | None, error: str | None) -> None:
@@ -67,7 +68,13 @@ class TailSieveLLMClient(LLMServerClient):
         if session is None:
             self._load_balancer.release_server.remote(server_id)
         else:
-            self._load_balancer.release_server.remote(server_id, *session, tokens, error)
+            self._load_balancer.release_server.remote(server_id, session.uid, session.response, tokens, error)
+
+
+def _cut(session: Session | None, request_id: str) -> RolloutCut:
+    if session is not None:
+        session.ended = True
+    return RolloutCut(request_id)
 
 
 def describe_fatal(error: BaseException) -> str | None:

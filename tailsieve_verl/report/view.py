@@ -187,5 +187,7 @@ def _why_empty(record: RecordedRun) -> str:
         return (
             f"{record.path} has steps {min(known)} to {max(known)}, none of those asked for; change --first or --last."
         )
+    if record.skipped and not record.run:
+        return f"{record.path} is no record of a run; name the trainer.default_local_dir of a run that had +tailsieve."
     cut = f" ({record.skipped} unreadable line{'s' if record.skipped > 1 else ''})" if record.skipped else ""
     return f"{record.path} has no finished rollout yet{cut}; ask again when the run's first step is over."

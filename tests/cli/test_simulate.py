@@ -112,6 +112,7 @@ def test_depths_are_told_and_samples_are_near_the_mean():
         (["--sample-drafts"], "--sample-drafts is about drafts and needs --acceptance"),
         (["--acceptance", "0.7", "--policy", "tailsieve"], "no policy drafts; add --depth auto"),
         (["--png", "t.pdf"], "--png t.pdf must end in .png"),
+        (["--csv", "t.png"], "--csv t.png must not end in .png"),
         (["--policy", "verl_default:q=1,m=1"], "q is what verl_default stands for"),
         (["--policy", "history:history_from=x"], "history_from is of real runs, a simulation ignores it"),
         (["--policy", "verl_default:depth=3"], "a draft depth needs --acceptance"),

@@ -32,6 +32,14 @@ def test_more_replicas_than_requests():
     assert (np.diff(ends, prepend=0) <= 1).all()
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_a_length_that_is_no_number_is_refused_and_not_searched_for_ever(wrong):
+    lengths = falling()
+    lengths[0, 5] = wrong
+    with pytest.raises(ValueError, match="must be finite"):
+        filled(lengths, 4, CURVE, cautious(0.0))
+
+
 def test_requests_are_done_when_the_decode_model_says():
     lengths = falling()
     ends = np.array([10, 10, 40, 96])

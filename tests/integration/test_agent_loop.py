@@ -118,7 +118,7 @@ def test_each_session_sees_its_own_context_and_the_router_hears_of_the_group(qui
 
     FakeLoop.script = script
     asyncio.run(run_prompt(quick))
-    assert sorted(FakeLoop.seen) == [("u", 0), ("u", 1)]
+    assert sorted((s.uid, s.response) for s in FakeLoop.seen) == [("u", 0), ("u", 1)]
     assert quick._router.calls == [("generated", "u"), ("stored", "u", None)]
     assert sorted(quick.store.trajectories) == ["u_0_0", "u_1_0"]
     assert SESSION.get() is None
@@ -295,6 +295,23 @@ def test_an_abort_that_is_no_cut_is_a_failure(quick):
     FakeLoop.script = script
     asyncio.run(run_prompt(quick))
     assert quick._router.calls == [("stored", "u", "a request was aborted")]
+
+
+@pytest.mark.parametrize("answer", ["a partial response", "an error of its own"])
+def test_a_loop_that_swallows_the_abort_cannot_pass_off_what_it_has_as_a_response(quick, answer):
+    async def script(session):
+        if session.response == 1:
+            session.ended = True  # as the client does
+            if answer == "an error of its own":
+                raise ValueError("no answer from the engine")
+        return SimpleNamespace()
+
+    FakeLoop.script = script
+    quick._retries = 2
+    asyncio.run(run_prompt(quick))
+    assert quick._router.calls == [("stored", "u", "a request was aborted")]
+    assert quick.store.trajectories == ["u_0_0"]
+    assert len(FakeLoop.seen) == 2  # and it is not generated again
 
 
 def test_a_session_that_will_not_end_is_named(quick, monkeypatch):

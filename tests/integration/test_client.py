@@ -35,11 +35,11 @@ class Actor:
         return Method(self, name)
 
 
-TRAINING = Session("group", 3)
 CONFIG = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm"}}})
 
 
-def generate(answer, session=TRAINING, server_id="s0"):
+def generate(answer, routed=True, server_id="s0"):
+    session = Session("group", 3) if routed else None
     server = Actor(generate=answer)
     router = Actor(get_handles={"s0": server}, acquire_server=server_id)
 
@@ -51,7 +51,9 @@ def generate(answer, session=TRAINING, server_id="s0"):
         except (RolloutCut, RuntimeError, ActorDiedError) as error:
             return error
 
-    return asyncio.run(scenario()), router.calls
+    result = asyncio.run(scenario())
+    assert (session is not None and session.ended) == (session is not None and isinstance(result, RolloutCut))
+    return result, router.calls
 
 
 def output(reason, tokens=5):
@@ -69,7 +71,7 @@ def test_a_training_request():
 
 
 def test_a_validation_request_has_no_group():
-    _, calls = generate(output("completed"), session=None)
+    _, calls = generate(output("completed"), routed=False)
     assert calls[1:] == [("acquire_server", ("r",), {}), ("release_server", ("s0",), {})]
 
 

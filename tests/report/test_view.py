@@ -52,9 +52,10 @@ def test_a_bound_where_the_policy_gave_none(tmp_path):
     [
         ("", "has no finished rollout yet; ask again when the run's first step is over"),
         (
-            '{"kind": "start", "schema": 2, "first_step": 1}\n{"kind": "st',
+            '{"kind": "start", "schema": 2, "first_step": 1, "n_groups": 4}\n{"kind": "st',
             r"no finished rollout yet \(1 unreadable line",
         ),
+        ("prompt,tokens\n1,200\n", "is no record of a run; name the trainer.default_local_dir"),
         (f'{{"kind": "start", "schema": {SCHEMA + 1}, "first_step": 1}}\n', "upgrade tailsieve_verl"),
         ('{"kind": "step", "step": 1, "weather": "fine"}\n', "holds lines that are no step of a run"),
     ],
