@@ -109,9 +109,10 @@ def read_math(record: Record) -> Item:
 
 
 def read_aime(record: Record) -> Item:
-    """A problem whose answer is an integer from 0 to 999, at times written with leading zeros or as a float."""
+    """A problem whose answer is an integer from 0 to 999, at times with leading zeros, as a float, or in degrees."""
     item = read_math(record)
-    number = re.fullmatch(r"0*(\d{1,3})(\.0+)?", item.ground_truth.strip("$ "))
+    # 336^\circ is the answer of 2025 II 5 in the copy on the hub.
+    number = re.fullmatch(r"0*(\d{1,3})(\.0+)?\s*(\^\s*\{?\\circ\}?|°)?", item.ground_truth.strip("$ "))
     if number is None:
         raise SkippedError("no integer from 0 to 999 as answer")
     return Item(item.messages, number[1])

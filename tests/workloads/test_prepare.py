@@ -37,7 +37,8 @@ def test_answers_of_each_format(name, records, wanted, skipped):
 
 def test_aime_answers_are_small_integers():
     rows = [{"problem": "p", "answer": answer} for answer in ("000", "7.0", "1000", "x", "-3", "$25$")]
-    assert truths("aime24", rows) == (["0", "7", "25"], {"no integer from 0 to 999 as answer": 3})
+    rows += [{"problem": "p", "answer": answer} for answer in (r"336^\circ", r"$90^{\circ}$", "45°", r"5^\circ C")]
+    assert truths("aime24", rows) == (["0", "7", "25", "336", "90", "45"], {"no integer from 0 to 999 as answer": 4})
 
 
 def test_kodcode_rows():
