@@ -2,7 +2,8 @@
 
     1. the same text, but for spacing and LaTeX that changes nothing: right
     2. a right answer in words: anything else is wrong (as a product of letters, "Evelyn" would equal "nylevE")
-    3. both are parsed and compared by math-verify: equal numbers, expressions, sets, intervals, matrices
+    3. both are parsed and compared by math-verify: equal numbers, expressions, sets, intervals, matrices; two numbers
+       with a base written below are compared by their values
     4. a right answer that cannot be parsed: rule 1 has decided
 
 Runs in a worker process (see :mod:`~tailsieve_verl.rewards.math_worker`): math-verify's own time-outs are signals,
@@ -22,6 +23,11 @@ LONGEST = 2000
 #: Seconds for parsing one answer, and for comparing two; usual ones take milliseconds.
 STEP_S = 3
 
+#: 0.1\overline{6}: digits before the point, those that do not repeat, and those that do. math-verify reads it as 0.1
+#: times a variable, and 0.\overline{6} as 0.
+_REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar)\s*\{?(\d+)\}?")
+#: 101_2, 101_{2}: math-verify drops what is below.
+_BASED = re.compile(r"([0-9][0-9A-Za-z]*)_\{?(\d{1,2})\}?")
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPACE = re.compile(r"\\[,;:!> ]|\\quad\b|\\qquad\b|~|\s+")
 _SAME = (
@@ -56,13 +62,18 @@ def judge(gold: str, answer: str | None) -> Verdict:
         return "right"
     if is_words(gold):
         return "wrong"
+    if (number := _based(gold)) is not None and (other := _based(answer)) is not None:
+        return "right" if number == other else "wrong"
     right = _parsed(gold)
     if not right:
         return "unreadable gold"
     from math_verify import verify
 
     offered = _parsed(answer)
-    return "right" if offered and verify(right, offered, timeout_seconds=STEP_S) else "wrong"
+    # By itself math-verify takes no inequality for an interval, lest the problem's own be copied: |x - 1| < 3.
+    solved = bool(offered) and _is_solved(offered[0])
+    same = bool(offered) and verify(right, offered, timeout_seconds=STEP_S, allow_set_relation_comp=solved)
+    return "right" if same else "wrong"
 
 
 def is_words(text: str) -> bool:
@@ -88,10 +99,39 @@ def _parsed(text: str) -> list[Any]:
     from math_verify import parse
 
     body = text.replace("\\$", "").replace("$", "").replace(r"\varnothing", r"\emptyset").strip()
+    body = _REPEATING.sub(_fraction, body)
     # Behind the dollar sign math-verify reads it as a hundredth; 50% then equals 50 and 0.5 alike.
     body, percent = re.subn(r"\\?%\s*$", "", body)
     read = parse(f"${body}${'%' if percent else ''}", _targets(), parsing_timeout=STEP_S)
     return [expression for expression in read if not isinstance(expression, str)]
+
+
+def _fraction(repeating: re.Match[str]) -> str:
+    """A repeating decimal as a fraction: 0.1\\overline{6} is (16 - 1) / 90."""
+    whole, once, again = repeating.groups()
+    above = int(whole + once + again) - int(whole + once or "0")
+    return rf"\frac{{{above}}}{{{(10 ** len(again) - 1) * 10 ** len(once)}}}"
+
+
+def _based(text: str) -> int | None:
+    """Value of a number with its base written below; ``None`` for anything else."""
+    found = _BASED.fullmatch(_plain(text))
+    try:
+        return int(found[1], int(found[2])) if found else None
+    except ValueError:  # a digit or a base that there is not: x_1
+        return None
+
+
+def _is_solved(expression: Any) -> bool:
+    """Whether it is an inequality with one variable alone between or beside numbers: 1 < x <= 2."""
+    from sympy import And
+    from sympy.core.relational import Relational
+
+    parts = expression.args if isinstance(expression, And) else (expression,)
+    if not all(isinstance(part, Relational) for part in parts):
+        return False
+    sides = [side for part in parts for side in part.args if not side.is_number]
+    return len(sides) == len(parts) and len(set(sides)) == 1 and bool(sides[0].is_Symbol)
 
 
 @cache

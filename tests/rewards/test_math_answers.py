@@ -20,6 +20,13 @@ EQUAL = [
     (r"50\%", "50"),
     (r"50\%", "0.5"),
     (r"1.5 \times 10^3", "1500"),
+    # repeating decimals, numbers with a base
+    (r"0.\overline{73}", r"\frac{73}{99}"),
+    (r"\frac{1}{3}", r"0.\overline{3}"),
+    (r"-\frac{19}{6}", r"-3.1\overline{6}"),
+    ("2516_8", "2516_{8}"),
+    ("1010_2", "10_{10}"),
+    ("2516_8", "2516"),
     # roots, powers, constants
     (r"\sqrt{8}", r"2\sqrt{2}"),
     (r"2k\pi", r"2\pi k"),
@@ -48,6 +55,8 @@ EQUAL = [
     (r"[0,1]\cup[2,3]", r"[2,3] \cup [0,1]"),
     ("1 < x < 2", "(1,2)"),
     (r"x \geq 3", r"[3,\infty)"),
+    ("[-2,7]", r"-2 \le x \le 7"),
+    (r"(2,\infty)", "x > 2"),
     # matrices
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
     # words and letters
@@ -72,6 +81,13 @@ DIFFERENT = [
     (r"(-\infty,3]", r"(-\infty,3)"),
     (r"\{1,2\}", r"\{1,2,3\}"),
     ("1,2", "1"),
+    ("[-2,7]", r"-2 < x \le 7"),
+    (r"(2,\infty)", "y > x"),
+    ("(-2,4)", "|x-1| < 3"),  # the problem, not its solution
+    (r"0.\overline{3}", "0"),
+    (r"0.\overline{3}", "0.3"),
+    ("52_8", "52_9"),
+    ("x_1", "x_2"),
     (r"90^\circ", "91"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
     # As products of letters these would be equal.
