@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 
 from tailsieve_verl.workloads.templates import END
 
 #: Lines dropped from the end of an unfenced program until it parses; a sentence or two behind the code.
 TRAILING_LINES = 20
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
-_START = re.compile(r"^(?:def|async def|class|from|import|@)\b", re.MULTILINE)
+#: A block whose closing fence is missing goes to the end: <END> may stand in its place.
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_DEFINITION = re.compile(r"^(?:(?:async[ ]+)?def[ ]+\w+[ ]*[(\[]|class[ ]+\w+[ ]*[:(\[])", re.MULTILINE)
+#: Where an unfenced program begins; sentences begin with "from" and "import" too.
+_START = re.compile(
+    rf"{_DEFINITION.pattern}|^(?:from[ ]+[\w.]+[ ]+import\b|import[ ]+[\w.]+[ ]*(?:$|[,;#]|as\b)|@\w)", re.MULTILINE
+)
 
 
 def answer_part(response: str) -> str:
@@ -47,15 +53,15 @@ def _closing_braces(text: str) -> dict[int, int]:
 
 
 def python_code(response: str) -> str | None:
-    """The program of a response: its last fenced block that defines something, else what follows the first definition.
+    """The program of a response: its last fenced block with a function or class, else what follows the first one.
 
     ``None`` if neither is there, or if it is no Python.
     """
     text = answer_part(response)
     blocks = [body for language, body in _FENCE.findall(text) if language.lower() in ("", "py", "python", "python3")]
-    for block in reversed(blocks):
-        if _START.search(block) and _parses(block):
-            return str(block)
+    for block in map(textwrap.dedent, reversed(blocks)):  # in a list of steps it is indented
+        if _DEFINITION.search(block) and _parses(block):
+            return block
     start = _START.search(text)
     if start is None:
         return None

@@ -1,3 +1,5 @@
+import textwrap
+
 import pytest
 
 from tailsieve_verl.rewards.responses import answer_part, last_boxed, python_code
@@ -65,7 +67,14 @@ CODE = "def f(x):\n    return x\n"
         (f"The idea is simple.\n\nfrom math import pi\n\n{CODE}<END>", f"from math import pi\n\n{CODE}".rstrip()),
         (f"{CODE}\nThis works because it does.\nIt is O(1).", CODE.rstrip() + "\n"),
         # Cut off in the middle of a fenced block.
-        (f"```python\n{CODE}", CODE.rstrip()),
+        (f"```python\n{CODE}", CODE),
+        (f"```python\n{CODE}def g(", CODE.rstrip()),
+        # <END> where the closing fence should be, after sentences that begin like imports.
+        (f"from here on it is easy:\nimport the list.\n```python\n{CODE}<END>", CODE),
+        (f"from here on it is easy:\n\n{CODE}<END>", CODE.rstrip()),
+        (f"1. So:\n   ```python\n{textwrap.indent(CODE, '   ')}   ```\n", CODE),
+        (f"```python\n{CODE}```\nUse it so:\n```python\nfrom solution import f\nprint(f(3))\n```", CODE),
+        (f"```python\r\n{CODE}```\r\n", CODE),
         ("```python\ndef f(x:\n```", None),
         ("There is no code here.", None),
         ("", None),
