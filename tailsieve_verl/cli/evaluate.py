@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -115,6 +116,11 @@ def command(
     """
     found = {label: _checkpoint(path) for label, path in _named(checkpoints).items()}
     benchmarks = [read_benchmark(spec, data, samples=samples, limit=limit) for spec in bench or KNOWN]
+    twice = [name for name, times in Counter(found.name for found in benchmarks).items() if times > 1]
+    if twice:
+        raise UserError(
+            f"--bench {twice[0]} is given twice; for another @K call again: answers that are there are not asked for."
+        )
     sampling = Sampling(
         temperature, top_p, top_k, presence_penalty, max_tokens,
         tuple(Sampling.stop if stop is None else stop), seed, thinking,
@@ -164,8 +170,8 @@ def _named(checkpoints: Sequence[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for text in checkpoints:
         label, mark, path = text.partition("=")
-        if not mark:
-            label, path = Path(text).name, text
+        if not mark or Path(text).exists():  # a folder may be called lr=1e-6
+            label, path = Path(text).absolute().name, text
             if label.startswith("global_step_") or label == "actor":
                 label = "-".join(Path(text).parts[-2:])
         if not label or label in named:

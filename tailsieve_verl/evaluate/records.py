@@ -57,21 +57,21 @@ class Records:
         """Write the settings at the first start, compare them at every later one; questions are compared by benchmark.
 
         Raises:
-            UserError: the folder holds answers of other settings, or cannot be written.
+            UserError: the folder holds answers of other settings, or of settings that cannot be read, or cannot be
+                written.
         """
         path = self.folder / SETTINGS
-        known: dict[str, Any] = {}
+        known: dict[str, Any] = {"questions": {}}
         if path.is_file():
-            known = json.loads(path.read_text(encoding="utf-8"))
-        merged: dict[str, Any] = {**known, **settings}
-        merged["questions"] = {**known.get("questions", {}), **settings["questions"]}
-        for key, value in {**known, **known.get("questions", {})}.items():
-            now = {**merged, **merged["questions"]}[key]
-            if key != "questions" and now != value:
-                raise UserError(
-                    f"{self.folder} holds answers with {key}={value}, and it is {now} now; name another --out, or "
-                    f"delete the folder."
-                )
+            known |= _settings(path)
+        for had, has in ((known, settings), (known["questions"], settings["questions"])):
+            for key, value in had.items():
+                if key != "questions" and has.get(key, value) != value:
+                    raise UserError(
+                        f"{self.folder} holds answers with {key}={value}, and it is {has[key]} now; name another "
+                        f"--out, or delete the folder."
+                    )
+        merged = {**known, **settings, "questions": {**known["questions"], **settings["questions"]}}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(".tmp")
@@ -85,7 +85,8 @@ class Records:
         path = self._path(bench)
         found: dict[tuple[int, int], Answer] = {}
         if path.is_file():
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            # Not splitlines(): an answer may hold U+2028 and its kin, which JSON leaves as they are.
+            for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
                 try:
                     answer = Answer(**json.loads(line))
                 except (ValueError, TypeError):
@@ -102,6 +103,19 @@ class Records:
 
     def _path(self, bench: str) -> Path:
         return self.folder / f"{bench}.jsonl"
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(known["questions"], dict):
+            raise TypeError
+    except (ValueError, TypeError, KeyError):
+        raise UserError(
+            f"{path} is damaged, so that nobody can tell what its answers are of; name another --out, or delete the "
+            f"folder."
+        ) from None
+    return dict(known)
 
 
 def _ends_whole(path: Path) -> bool:

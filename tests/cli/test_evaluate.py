@@ -55,6 +55,13 @@ def test_table_3_of_two_checkpoints(tmp_path):
     assert again["table"][0]["samples"] == 12
 
 
+def test_a_folder_may_have_an_equals_sign_in_its_path(tmp_path):
+    make_model(tmp_path / "lr=1e-6" / "model")
+    result = invoke(tmp_path, tmp_path / "lr=1e-6" / "model", "--bench", "gsm8k")
+    assert result.exit_code == 0, result.output
+    assert "| model |" in (tmp_path / "eval" / "table3.md").read_text()
+
+
 def test_one_failing_checkpoint_does_not_lose_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "MERGER", ("/bin/false",))
     base = make_model(tmp_path / "base")
@@ -76,6 +83,7 @@ def test_bad_input_is_one_sentence(tmp_path):
         ((f"../out={base}",), "../out names a folder in --out; give a name without slashes"),
         ((base, "--bench", "math500"), "write it with: tailsieve data math500"),
         ((base, "--bench", "gsm8k@3", "--samples", 2), "pass@3 needs at least 3 samples"),
+        ((base, "--bench", "gsm8k", "--bench", "gsm8k@2"), "--bench gsm8k is given twice"),
         ((base, "--bench", "gsm8k", "--reward", "nothing:there"), "cannot be loaded"),
     ):
         with pytest.raises(UserError, match=sentence):

@@ -81,6 +81,14 @@ def test_an_evaluation_that_was_stopped_goes_on_with_the_same_answers(bench, tmp
     assert run(bench, broken) == []
 
 
+def test_answers_with_separators_of_unicode_and_answers_drawn_twice_are_read(tmp_path):
+    records = Records(tmp_path)
+    for text in ("a\u2028b", "c\x85d\u2029", "e\r\nf\x0c", ""):
+        records.append("made", Answer(0, 0, True, 1.0, text, 1, "stop", 0))
+        assert records.read("made")[0, 0].text == text
+    assert len(records.read("made")) == 1
+
+
 def test_nothing_waits_for_ever(bench, tmp_path):
     records = Records(tmp_path)
     with pytest.raises(UserError, match="no answer has come for 1 s, with 13 under way; the answers so far are kept"):
@@ -147,6 +155,18 @@ def test_answers_of_other_settings_are_not_continued(bench, tmp_path):
     ):
         with pytest.raises(UserError, match=sentence):
             records.check_settings(changed)
+
+
+def test_settings_are_told_from_questions_of_the_same_name_and_damaged_ones_are_said(tmp_path):
+    records = Records(tmp_path)
+    first = {"seed": 1, "questions": {"seed": "abc"}}
+    records.check_settings(first)
+    with pytest.raises(UserError, match="holds answers with seed=1, and it is 2 now"):
+        records.check_settings({**first, "seed": 2})
+    for text in ("", "[]", "{}", '{"questions": 1}'):
+        (tmp_path / "settings.json").write_text(text)
+        with pytest.raises(UserError, match=r"settings\.json is damaged"):
+            records.check_settings(first)
 
 
 def test_table_3(tmp_path):
