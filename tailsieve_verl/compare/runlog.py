@@ -77,7 +77,7 @@ def read_runlog(path: str | Path, label: str | None = None) -> RunLog:
         UserError: nothing there that is a run's log, or a log without a finished step.
     """
     path = Path(path)
-    label = label or path.name
+    label = label or path.absolute().name
     if not path.exists():
         raise UserError(f"{path} does not exist; give a run's trainer.default_local_dir, or its log.")
     rollouts = path / "rollouts"
@@ -134,9 +134,17 @@ def _from_record(label: str, path: Path, record: RecordedRun, dump: Path | None)
 
 def _from_metrics(label: str, path: Path, dump: Path | None) -> RunLog:
     steps: dict[int, dict[str, float]] = {}
+    fault = None
     for file in _metric_files(path):
-        for number, metrics in read_steplog(file).steps.items():
+        try:
+            found = read_steplog(file).steps
+        except UserError as error:  # of a launch that has not finished a step, or never did
+            fault = error
+            continue
+        for number, metrics in found.items():
             steps.setdefault(number, {}).update(metrics)
+    if not steps and fault is not None:
+        raise fault
     return RunLog(
         label,
         path,

@@ -7,6 +7,7 @@ but the carried ones, fewer than N, are the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +44,9 @@ def _by_text(one: RunLog, other: RunLog) -> str | None:
     common = sorted(first.keys() & second.keys())
     if not common:
         return f"{one.label} and {other.label} have no dumped step in common"
+    n = [min(texts[common[0]].values(), default=0) for texts in (first, second)]
+    if n[0] != n[1]:
+        return f"{one.label} has {n[0]} responses a group and {other.label} {n[1]}"
     ours = frozenset().union(*(first[step] for step in common))
     theirs = frozenset().union(*(second[step] for step in common))
     batch = max(len(texts[step]) for texts in (first, second) for step in common)
@@ -55,11 +59,11 @@ def _by_text(one: RunLog, other: RunLog) -> str | None:
     return None
 
 
-def _texts(run: RunLog) -> dict[int, frozenset[str]]:
+def _texts(run: RunLog) -> dict[int, Counter[str]]:
     assert run.dump is not None
     return _read(run.dump)
 
 
 @cache
-def _read(folder: Path) -> dict[int, frozenset[str]]:
+def _read(folder: Path) -> dict[int, Counter[str]]:
     return read_prompts(folder)

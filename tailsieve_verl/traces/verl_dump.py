@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,15 +85,13 @@ def read_verl_dump(
     )
 
 
-def read_prompts(folder: str | os.PathLike[str]) -> dict[int, frozenset[str]]:
-    """The prompts that each step trained on, each as a hash of its text, by training step.
+def read_prompts(folder: str | os.PathLike[str]) -> dict[int, Counter[str]]:
+    """By training step, the prompts it trained on, each as a hash of its text, with the number of their responses.
 
     Raises:
         UserError: as :func:`read_verl_dump`.
     """
-    return {
-        step: frozenset(_hash(line["input"]) for _, line in _lines(path)) for step, path in _step_files(Path(folder))
-    }
+    return {step: Counter(_hash(line["input"]) for _, line in _lines(path)) for step, path in _step_files(Path(folder))}
 
 
 def token_counter(tokenizer: str) -> Callable[[str], int]:

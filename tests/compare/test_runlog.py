@@ -37,6 +37,15 @@ def test_a_plain_verl_run_is_read_from_its_metrics_over_resumes(tmp_path):
     assert read_runlog(tmp_path / "r" / "metrics-1.jsonl").steps == [1, 2]
 
 
+def test_a_launch_without_a_finished_step_hides_no_other(tmp_path, monkeypatch):
+    folder = write_metrics(tmp_path / "r" / "metrics-1.jsonl", [4.0, 5.0])
+    (folder / "metrics-2.jsonl").touch()
+    (folder / "metrics-3.jsonl").write_text('{"step": 3, "data": {"timing_s/g')  # being written
+    monkeypatch.chdir(folder)
+    run = read_runlog(".")
+    assert (run.label, run.steps) == ("r", [1, 2])
+
+
 def test_console_output_will_do(tmp_path):
     (tmp_path / "run.log").write_text("(pid=1) step:1 - timing_s/gen:14.5 - timing_s/step:20.0\n")
     assert read_runlog(tmp_path).generation_s == {1: 14.5}

@@ -136,6 +136,14 @@ def test_one_step_of_other_prompts_is_noticed_too(tmp_path):
     assert difference(one, two) is not None
 
 
+def test_another_number_of_responses_is_told_from_the_dumps(tmp_path):
+    made = []
+    for name, times in (("a", 1), ("b", 2)):
+        folder = write_metrics(tmp_path / name / "metrics.jsonl", [1.0])
+        made.append(read_runlog(write_dump(folder, {1: [p for p in "abcd" for _ in range(times)]})))
+    assert difference(*made) == "a has 2 responses a group and b 4"
+
+
 def test_other_prompts_are_refused_unless_unpaired(tmp_path, runs):
     for name, options, sentence in (
         ("keys", {"keys": "other"}, r"prompt 0 of the stream is other/0 in keys and data/0 in uniform"),

@@ -26,7 +26,8 @@ def run_ppo(config, task_runner_class):
             file.write(
                 json.dumps({"step": step, "data": {"timing_s/gen": seconds, "timing_s/step": 2 * seconds}}) + "\n"
             )
-            lines = [{"input": f"prompt {step} {i}", "output": ""} for i in range(config.data.train_batch_size)]
+            prompts = [f"prompt {step} {i}" for i in range(config.data.train_batch_size)]
+            lines = [{"input": p, "output": ""} for p in prompts for _ in range(config.actor_rollout_ref.rollout.n)]
             (rollouts / f"{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "latest_checkpointed_iteration.txt").write_text(str(config.trainer.total_training_steps))
 

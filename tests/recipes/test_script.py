@@ -19,7 +19,8 @@ def test_missing_runs_are_launched_and_all_are_compared(tmp_path):
     python.chmod(0o755)
     questions.write(tmp_path / "data" / "train.parquet", 80)
     done = write_metrics(tmp_path / "runs" / "uniform" / "metrics-1.jsonl", [100.0] * 3)
-    write_dump(done, {step: [f"prompt {step} {i}" for i in range(64)] for step in (1, 2, 3)})
+    # write_dump has two responses of each, a recipe has eight.
+    write_dump(done, {step: 4 * [f"prompt {step} {i}" for i in range(64)] for step in (1, 2, 3)})
     (done / "latest_checkpointed_iteration.txt").write_text("3")
     knobs = {"PYTHON": str(python), "DATA": str(tmp_path / "data"), "OUT": str(tmp_path / "runs")}
     result = launch("qwen3_5_2b_math", VARIANTS="uniform mtp", STEPS="3", **knobs)
