@@ -95,13 +95,18 @@ def write(path: str | Path, rows: Sequence[Row]) -> None:
 
 
 def _row(source: Source, item: Item, index: int, split: str) -> Row:
-    return {
+    row = {
         "data_source": source.repo,
         "prompt": item.messages,
         "ability": source.task,
         "reward_model": {"style": "rule", "ground_truth": item.ground_truth},
         "extra_info": {"split": split, "index": index, "task": source.task, **item.facts},
     }
+    try:
+        checksum([row])
+    except UnicodeEncodeError:  # half of a character, as JSON can write it: no file of ours can
+        raise SkippedError("text that is no Unicode") from None
+    return row
 
 
 def _reasons(skipped: Counter[str]) -> str:

@@ -23,7 +23,7 @@ def read_file(path: Path) -> list[dict[str, Any]]:
         UserError: no such file, an unknown kind, or one that cannot be read as its kind.
     """
     if not path.is_file():
-        raise UserError(f"{path} does not exist; give the data set's file.")
+        raise UserError(f"{path} {'is no file' if path.exists() else 'does not exist'}; give the data set's file.")
     kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     if kind not in FORMATS or (kind == ".parquet" and path.suffix == ".gz"):
         raise UserError(f"{path} is of no kind that can be read; give a {', '.join(FORMATS)} file.")
@@ -88,7 +88,8 @@ def _read(path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def _open(path: Path) -> IO[str]:
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+    # A byte order mark, which spreadsheets put in front, is no part of the first column's name.
+    return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig")
 
 
 def _lines(file: IO[str]) -> Iterator[dict[str, Any]]:

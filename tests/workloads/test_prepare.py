@@ -90,6 +90,18 @@ def test_every_file_kind_gives_the_same_rows(tmp_path, name, kind):
     assert rows == prepare(SOURCES[name], records, "train", where="sample").train
 
 
+@pytest.mark.parametrize("kind", [".csv", ".jsonl", ".json"])
+def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path, kind):
+    path = save(tmp_path / f"data{kind}", samples.GSM8K)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert truths("gsm8k", read_file(path))[0] == ["12", "12500"]
+
+
+def test_half_a_character_costs_its_row_alone():
+    rows = [{"problem": "p \ud835", "answer": "1"}, {"problem": "p", "answer": "2"}]
+    assert truths("deepscaler", rows) == (["2"], {"text that is no Unicode": 1})
+
+
 def test_shuffle_limit_and_reserve():
     records = [{"problem": f"p{i}", "answer": str(i)} for i in range(20)]
     source = SOURCES["deepscaler"]
@@ -123,6 +135,7 @@ def test_the_checksum_is_of_every_cell(tmp_path):
     ("name", "content", "said"),
     [
         ("none.parquet", None, "none.parquet does not exist"),
+        ("", None, "is no file; give the data set's file"),
         ("a.txt", "x", "a.txt is of no kind that can be read; give a .parquet, .jsonl, .json, .csv file"),
         ("a.jsonl", '{"problem": 1}\nnot json\n', "a.jsonl cannot be read as jsonl: line 2: Expecting value"),
         ("a.jsonl", "[1]\n", "line 1 holds no object"),
