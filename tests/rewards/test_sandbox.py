@@ -81,6 +81,7 @@ def test_a_wrong_program_fails(code):
 HONEST = """
 import asyncio
 import threading
+import unittest
 import pytest
 from solution import f
 
@@ -96,6 +97,12 @@ class TestMore:
     def test_output(self, capsys):
         print(f(1))
         assert capsys.readouterr().out == "2\\n"
+
+class TestCases(unittest.TestCase):
+    def test_each(self):
+        for x in range(3):
+            with self.subTest(x=x):
+                self.assertEqual(f(x), 2 * x)
 
 @pytest.fixture
 def one():
@@ -129,9 +136,16 @@ def test_numpy():
 
 
 def test_what_honest_tests_use_works():
-    assert count_tests(HONEST) == 8
+    assert count_tests(HONEST) == 9
     outcome = verdict(RIGHT, HONEST)
     assert outcome.passed, outcome
+
+
+def test_a_failing_subtest_fails():
+    tests = "import unittest\nfrom solution import f\nclass TestF(unittest.TestCase):\n    def test_each(self):\n"
+    tests += "        for x in range(3):\n            with self.subTest(x=x):\n                assert f(x) == 2 * x\n"
+    assert verdict(RIGHT, tests).passed
+    assert verdict("def f(x):\n    return 2 * x if x < 2 else 0\n", tests).reason == "failed"
 
 
 def test_threads_and_exit_handlers_of_a_right_program_are_not_waited_for():
