@@ -13,7 +13,8 @@
 
 set -euo pipefail
 
-RECIPES=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Through links, and whatever CDPATH says.
+RECIPES=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 VARIANTS=${VARIANTS:-"uniform verl tailsieve"}
 OUT=${OUT:-runs/$RECIPE}
 STEPS=${STEPS:-30}
@@ -30,7 +31,7 @@ fail() {
 }
 
 run() {
-    if [[ $DRY_RUN == 1 ]]; then
+    if [[ $DRY_RUN != 0 ]]; then
         printf '%q ' "$@"
         echo
     else
@@ -38,15 +39,32 @@ run() {
     fi
 }
 
+# A Hydra override; a value with a character that Hydra's grammar would take for its own is quoted.
+override() {
+    local value=$2 LC_ALL=C
+    if [[ $value =~ [^A-Za-z0-9_./:@+-] ]]; then
+        value="'${value//\'/\\\'}'"
+    fi
+    printf '%s=%s' "$1" "$value"
+}
+
 # Everything that can be wrong is said before the first run starts.
+known=$(printf '%s\n' "$RECIPES"/common/variant/*.yaml | sed 's|.*/||; s|\.yaml$||' | paste -sd ' ')
+[[ -n ${VARIANTS// /} ]] || fail "VARIANTS names nothing; known are $known."
+seen=" "
 for variant in $VARIANTS; do
-    [[ -f $RECIPES/common/variant/$variant.yaml ]] ||
-        fail "VARIANTS names $variant; known are $(cd "$RECIPES/common/variant" && echo *.yaml | sed 's/\.yaml//g')."
+    [[ " $known " == *" $variant "* ]] || fail "VARIANTS names $variant; known are $known."
+    [[ $seen != *" $variant "* ]] || fail "VARIANTS names $variant twice."
+    seen+="$variant "
     [[ $variant != mtp* || $HAS_MTP == 1 ]] || fail "variant $variant: $MODEL has no MTP head; leave it out."
     [[ $variant != dflash* || -n $DRAFTER ]] ||
         fail "variant $variant needs a DFlash drafter, and none is known for $MODEL; set DRAFTER or leave it out."
 done
-if [[ $DRY_RUN != 1 && ! -f $DATA/train.parquet ]]; then
+for knob in STEPS NNODES NGPUS MICRO_BATCH SAVE_FREQ; do
+    [[ ${!knob} =~ ^[1-9][0-9]*$ || $knob == SAVE_FREQ && ${!knob} == -1 ]] ||
+        fail "$knob=${!knob} must be a whole number of at least 1."
+done
+if [[ $DRY_RUN == 0 && ! -f $DATA/train.parquet ]]; then
     fail "$DATA/train.parquet is missing; write it with: tailsieve data ${DATA##*/} --out $DATA"
 fi
 
@@ -59,15 +77,15 @@ for variant in $VARIANTS; do
     fi
     drafter=()
     if [[ $variant == dflash* ]]; then
-        drafter=("trainer.v1.tailsieve.speculation.model=$DRAFTER")
+        drafter=("$(override trainer.v1.tailsieve.speculation.model "$DRAFTER")")
     fi
     # A file for each launch: verl empties the one it is given, also when a run is resumed.
     export VERL_FILE_LOGGER_PATH=$folder/metrics-$(date +%Y%m%d-%H%M%S).jsonl
-    [[ $DRY_RUN == 1 ]] || mkdir -p "$folder"
+    [[ $DRY_RUN != 0 ]] || mkdir -p "$folder"
     run "$PYTHON" -m verl.trainer.main_ppo --config-dir "$RECIPES" "+$RECIPE=recipe" "+common/variant=$variant" \
-        "actor_rollout_ref.model.path=$MODEL" \
-        "data.train_files=$DATA/train.parquet" \
-        "data.val_files=$DATA/train.parquet" \
+        "$(override actor_rollout_ref.model.path "$MODEL")" \
+        "$(override data.train_files "$DATA/train.parquet")" \
+        "$(override data.val_files "$DATA/train.parquet")" \
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=$MICRO_BATCH" \
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=$MICRO_BATCH" \
         "trainer.nnodes=$NNODES" \
@@ -75,9 +93,9 @@ for variant in $VARIANTS; do
         "trainer.total_training_steps=$STEPS" \
         "trainer.save_freq=$SAVE_FREQ" \
         "trainer.experiment_name=$RECIPE-$variant" \
-        "trainer.default_local_dir=$folder" \
-        "trainer.rollout_data_dir=$folder/rollouts" \
-        "hydra.run.dir=$folder/hydra" \
+        "$(override trainer.default_local_dir "$folder")" \
+        "$(override trainer.rollout_data_dir "$folder/rollouts")" \
+        "$(override hydra.run.dir "$folder/hydra")" \
         "${drafter[@]}" "$@"
 done
 

@@ -14,4 +14,4 @@ DRAFTER=${DRAFTER:-}
 HAS_MTP=1
 
 # The other knobs are described in it.
-source "$(dirname "${BASH_SOURCE[0]}")/../common/run.sh"
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../common/run.sh"

@@ -14,4 +14,4 @@ DRAFTER=${DRAFTER:-z-lab/Qwen3.5-35B-A3B-DFlash}
 HAS_MTP=1
 
 # The other knobs are described in it.
-source "$(dirname "${BASH_SOURCE[0]}")/../common/run.sh"
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../common/run.sh"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -17,7 +20,7 @@ from tailsieve_verl.config.schema import build_policy, parse
 from tailsieve_verl.core.policy import FixedPolicy, InnerLoopPolicy
 from tailsieve_verl.integration import preflight
 
-from .composed import EVERY, PAPER, RECIPES, config_of, dry_run, launch, overrides, script
+from .composed import EVERY, PAPER, RECIPES, REPOSITORY, config_of, dry_run, launch, overrides, script
 
 #: Variants are the same files for every recipe: what is looked at once is looked at here.
 ONE_RECIPE = "qwen3_5_35b_a3b_math"
@@ -223,12 +226,45 @@ def test_a_dry_run_prints_each_variant_s_command_and_the_comparison():
     assert "compare somewhere/uniform somewhere/verl somewhere/tailsieve --out somewhere/comparison" in lines[-1]
 
 
+def test_paths_that_hydra_would_read_otherwise_arrive_as_they_are():
+    model, data, out, drafter = "my models/q,w", "/da ta/d(1)", "runs/lr=1e-6/it's", "/{a}/#1"
+    knobs = {"MODEL": model, "DATA": data, "OUT": out, "DRAFTER": drafter, "VARIANTS": "dflash"}
+    result = launch("qwen3_5_4b_math", DRY_RUN="1", **knobs)
+    words = shlex.split(result.stdout)
+    config = config_of(overrides(words))
+    assert config.actor_rollout_ref.model.path == model
+    assert config.data.train_files == config.data.val_files == f"{data}/train.parquet"
+    assert config.trainer.default_local_dir == f"{out}/dflash"
+    assert config.trainer.rollout_data_dir == f"{out}/dflash/rollouts"
+    assert config.trainer.v1.tailsieve.speculation.model == drafter
+    folder = next(word for word in words if word.startswith("hydra.run.dir="))
+    assert OverridesParser.create().parse_override(folder).value() == f"{out}/dflash/hydra"
+
+
+def test_a_script_is_found_through_links_and_whatever_cdpath_says(tmp_path):
+    wanted = launch("qwen3_4b_math", DRY_RUN="yes").stdout
+    assert wanted.count("verl.trainer.main_ppo") == 3
+    (tmp_path / "go.sh").symlink_to(script("qwen3_4b_math"))
+    (tmp_path / "folder").symlink_to(script("qwen3_4b_math").parent)
+    relative = script("qwen3_4b_math").relative_to(REPOSITORY)
+    for path, cwd in (("go.sh", tmp_path), (f"folder/{relative.name}", tmp_path), (relative, REPOSITORY)):
+        environment = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "CDPATH": f"{REPOSITORY}:/"}
+        result = subprocess.run(
+            ["bash", "-u", str(path)], env=environment, cwd=cwd, capture_output=True, text=True, check=False
+        )
+        assert (result.stdout, result.stderr) == (wanted, ""), path
+
+
 @pytest.mark.parametrize(
     ("recipe", "knobs", "sentence"),
     [
         ("qwen3_4b_math", {"VARIANTS": "uniform mtp"}, "Qwen/Qwen3-4B-Instruct-2507 has no MTP head; leave it out."),
         ("qwen3_5_2b_math", {"VARIANTS": "dflash"}, "needs a DFlash drafter, and none is known for Qwen/Qwen3.5-2B"),
         ("qwen3_4b_math", {"VARIANTS": "unifrom"}, "VARIANTS names unifrom; known are dflash dflash_uniform fixed"),
+        ("qwen3_4b_math", {"VARIANTS": "verl verl"}, "VARIANTS names verl twice."),
+        ("qwen3_4b_math", {"VARIANTS": " "}, "VARIANTS names nothing; known are dflash"),
+        ("qwen3_4b_math", {"STEPS": "ten"}, "STEPS=ten must be a whole number of at least 1."),
+        ("qwen3_4b_math", {"NGPUS": "0"}, "NGPUS=0 must be a whole number of at least 1."),
         ("qwen3_4b_math", {"DATA": "nowhere/deepscaler"}, "nowhere/deepscaler/train.parquet is missing; write it with"),
     ],
 )
