@@ -64,13 +64,18 @@ class Records:
         known: dict[str, Any] = {"questions": {}}
         if path.is_file():
             known |= _settings(path)
-        for had, has in ((known, settings), (known["questions"], settings["questions"])):
-            for key, value in had.items():
-                if key != "questions" and has.get(key, value) != value:
-                    raise UserError(
-                        f"{self.folder} holds answers with {key}={value}, and it is {has[key]} now; name another "
-                        f"--out, or delete the folder."
-                    )
+        for key, value in known.items():
+            if key != "questions" and settings.get(key, value) != value:
+                raise UserError(
+                    f"{self.folder} holds answers with {key}={value}, and it is {settings[key]} now; name another "
+                    f"--out, or delete the folder."
+                )
+        for name, checksum in known["questions"].items():
+            if settings["questions"].get(name, checksum) != checksum:
+                raise UserError(
+                    f"{self.folder} holds answers to other questions of {name}: the file or --limit has changed; name "
+                    f"another --out, or delete the folder."
+                )
         merged = {**known, **settings, "questions": {**known["questions"], **settings["questions"]}}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

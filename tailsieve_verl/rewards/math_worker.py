@@ -23,22 +23,26 @@ CPU_S = 30
 
 def main() -> None:
     logging.disable()
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY if hard < 0 else min(MEMORY, hard), hard))
+    limit(resource.RLIMIT_AS, MEMORY)
     judge("1/2", "x+1")  # imports everything and builds the grammars
     answers = sys.stdout
     sys.stdout = sys.stderr  # nothing but answers may come out
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        limit = int(used.ru_utime + used.ru_stime) + CPU_S
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+        limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + CPU_S)
         gold, answer = json.loads(line)
         try:
             verdict: str = judge(gold, answer)
         except Exception:  # whatever a parser or sympy makes of it, out of memory and recursion included
             verdict = "wrong"
         print(json.dumps(verdict), file=answers, flush=True)
+
+
+def limit(what: int, most: int) -> None:
+    """Set a soft limit, within the hard one that this process was given."""
+    _, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 if __name__ == "__main__":

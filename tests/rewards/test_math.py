@@ -1,8 +1,11 @@
 """The mathematical reward as verl calls it: from threads, with hostile answers among the others."""
 
+import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -52,6 +55,12 @@ def test_hostile_answers_neither_hang_nor_harm_the_others():
     assert verdicts[-2:] == ["right", "wrong"]
     assert set(verdicts[:-2]) <= {"wrong", "timeout"}
     assert time.monotonic() - start < 120
+
+
+def test_a_worker_lives_under_limits_of_the_machine():
+    command = f"ulimit -t 3600 -v 8000000; exec {sys.executable} -m tailsieve_verl.rewards.math_worker"
+    done = subprocess.run(["bash", "-c", command], input='["2", "1+1"]\n', capture_output=True, text=True, check=False)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == ["ready", "right"], done.stderr
 
 
 def test_a_worker_that_misses_its_deadline_is_replaced():
