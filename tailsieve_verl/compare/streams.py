@@ -61,9 +61,9 @@ def _by_text(one: RunLog, other: RunLog) -> str | None:
 
 def _texts(run: RunLog) -> dict[int, Counter[str]]:
     assert run.dump is not None
-    return _read(run.dump)
+    return _read(run.dump, frozenset(run.steps))
 
 
 @cache
-def _read(folder: Path) -> dict[int, Counter[str]]:
-    return read_prompts(folder)
+def _read(folder: Path, steps: frozenset[int]) -> dict[int, Counter[str]]:
+    return read_prompts(folder, steps)

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,17 @@ def read_verl_dump(
     )
 
 
-def read_prompts(folder: str | os.PathLike[str]) -> dict[int, Counter[str]]:
+def read_prompts(folder: str | os.PathLike[str], steps: Collection[int]) -> dict[int, Counter[str]]:
     """By training step, the prompts it trained on, each as a hash of its text, with the number of their responses.
+
+    Args:
+        steps: those that are read, where they are there; a run that goes on may be writing another.
 
     Raises:
         UserError: as :func:`read_verl_dump`.
     """
-    return {step: Counter(_hash(line["input"]) for _, line in _lines(path)) for step, path in _step_files(Path(folder))}
+    files = [(step, path) for step, path in _step_files(Path(folder)) if step in steps]
+    return {step: Counter(_hash(line["input"]) for _, line in _lines(path)) for step, path in files}
 
 
 def token_counter(tokenizer: str) -> Callable[[str], int]:

@@ -123,6 +123,7 @@ def test_plain_verl_runs_are_paired_by_their_dumps(tmp_path):
     for name, dump in (("plain", prompts), ("carried", carried), ("other", other), ("blind", {})):
         folder = write_metrics(tmp_path / name / "metrics.jsonl", [3.0 if name == "plain" else 2.0] * 5)
         made[name] = read_runlog(write_dump(folder, dump))
+    (tmp_path / "plain" / "rollouts" / "6.jsonl").write_text('{"input": "p2')  # being written
     study = compare([made["plain"], made["carried"]])
     assert rows(study) == {("carried", "plain", "all"): pytest.approx(1.5)}
     assert any("no TailSieve record for plain, carried" in note for note in notes(study))
