@@ -41,8 +41,11 @@ def command(
 ) -> None:
     """Write a data set as verl's parquet, with the paper's prompts; print its rows and a checksum of their content.
 
-    Example: `tailsieve data deepscaler` writes data/deepscaler/train.parquet; without a network,
-    `tailsieve data gsm8k --from gsm8k-test.jsonl`.
+    \b
+    Examples:
+      tailsieve data deepscaler                       writes data/deepscaler/train.parquet
+      tailsieve data deepscaler --seed 42 --warm-up 64
+      tailsieve data gsm8k --from gsm8k-test.jsonl    without a network
     """
     from tailsieve_verl.workloads.prepare import checksum, prepare, write
     from tailsieve_verl.workloads.reading import read_file, read_hub

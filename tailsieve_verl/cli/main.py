@@ -7,6 +7,7 @@ table out.
 from __future__ import annotations
 
 import errno
+import inspect
 import sys
 
 import typer
@@ -20,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="TailSieve for veRL: find out before a run whether, and by how much, two pools of replicas will help it.",
+    help="TailSieve for veRL: would two pools of replicas help a run, will its command work, and what did they bring?",
 )
 
 
@@ -37,6 +38,14 @@ def _register() -> None:
     app.command("compare")(compare.command)
     app.command("report")(report.command)
     app.add_typer(trace.app, name="trace")
+    for known in (*app.registered_commands, *trace.app.registered_commands):
+        known.help = flowing(known.callback.__doc__ or "")
+
+
+def flowing(text: str) -> str:
+    """A docstring as help, without its line breaks, which typer keeps; ``\\b`` says that those of examples stay."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(p if p.startswith("\b") else " ".join(p.split()) for p in paragraphs)
 
 
 def main() -> None:

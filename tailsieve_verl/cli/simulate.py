@@ -194,7 +194,8 @@ def command(
     if as_json:
         print_json({"comparison": [asdict(c) for c in table], "runs": [asdict(r) for r in runs], "depths": tables})
         return
-    title = f"{groups} groups of {rollouts} on {replicas} replicas, {steps - skip} steps, {seeds} seeds"
+    streams = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    title = f"{groups} groups of {rollouts} on {replicas} replicas, {steps - skip} steps, {streams}"
     drafted = min(
         (c for c in table if c.policy in c.speedup and c.policy not in BASELINES),
         key=lambda c: c.step_s.mean,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="markdown",
     help="Response lengths of a run: summarise them, convert them, or make some up.",
 )
 
@@ -52,15 +51,7 @@ Tokenizer = Annotated[
 ]
 
 
-@app.command(
-    epilog="""**Examples**
-
-`tailsieve trace summary rollouts/ --tokenizer Qwen/Qwen3-8B` (a verl run's trainer.rollout_data_dir)
-
-`tailsieve trace summary lengths.csv --model QwQ-32b --png lengths.png`
-
-`tailsieve trace summary lengths.csv --each --json`"""
-)
+@app.command()
 def summary(
     files: Annotated[
         list[Path],
@@ -80,6 +71,12 @@ def summary(
 
     Two pools pay where P90 / P50 is large and the prompt tells the tail: the prompt's share (ICC) well above 0, the AUC
     well above 0.5. A trace file needs a column `tokens`; `prompt_id` tells prompts apart, `checkpoint` the policies.
+
+    \b
+    Examples:
+      tailsieve trace summary lengths.csv --png lengths.png
+      tailsieve trace summary lengths.csv --each --json
+      tailsieve trace summary rollouts/ --tokenizer Qwen/Qwen3-8B     a verl run's trainer.rollout_data_dir
     """
     from tailsieve_verl.traces.files import read_each, read_trace
     from tailsieve_verl.traces.plot import plot_traces
@@ -112,15 +109,7 @@ def summary(
             say(f"{result.name}: {remark}")
 
 
-@app.command(
-    epilog="""**Examples**
-
-`tailsieve trace convert rollouts/ run.csv.gz --tokenizer Qwen/Qwen3-8B --cap 8192` (a verl run's responses)
-
-`tailsieve trace convert lengths.csv qwq.jsonl --model QwQ-32b`
-
-`tailsieve trace convert run.csv.gz strong.csv.gz --tail-ratio 6` (the paper's strong tail)"""
-)
+@app.command()
 def convert(
     source_file: Annotated[Path, typer.Argument(metavar="IN", help="Trace file, or folder of a verl dump.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv, .csv.gz or .jsonl.")],
@@ -137,6 +126,12 @@ def convert(
     """Write the lengths of any trace this package reads as one table: numbers only, no text.
 
     A trace of a private run can be shared that way: prompts are told by a hash of their text or by their label.
+
+    \b
+    Examples:
+      tailsieve trace convert rollouts/ run.csv.gz --tokenizer Qwen/Qwen3-8B --cap 8192
+      tailsieve trace convert lengths.csv qwq.jsonl --model QwQ-32b     one model of a file that has several
+      tailsieve trace convert run.csv.gz strong.csv.gz --tail-ratio 6   the paper's strong tail
     """
     from tailsieve_verl.traces.files import read_trace, write_trace
 
@@ -154,20 +149,10 @@ def convert(
     write_trace(out, trace)
     for remark in trace.remarks:
         say(remark)
-    say(f"{out}: {len(trace)} responses of {trace.prompts} prompts at {len(trace.checkpoints)} checkpoints.")
+    say(f"{out}: {len(trace)} responses of {trace.prompts} prompts at {_checkpoints(len(trace.checkpoints))}.")
 
 
-@app.command(
-    epilog="""**Examples**
-
-`tailsieve trace make run.csv.gz --prompts 512 --samples 16` (the paper's real workload)
-
-`tailsieve trace make hard.csv --prompts 512 --samples 8 --p50 2000 --p90 12000 --cap 32768 --prompt-share 0.4`
-
-`tailsieve trace make drift.csv --prompts 64 --samples 8 --checkpoints 30` (the shares of Appendix B)
-
-`tailsieve trace make two.csv --prompts 512 --samples 8 --p50 400 --p90 700 --mixture 0.2 6000 9000`"""
-)
+@app.command()
 def make(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv, .csv.gz or .jsonl.")],
     prompts: Annotated[int, typer.Option(help="Number of prompts.")] = 256,
@@ -196,6 +181,13 @@ def make(
     """Make up response lengths with a given P50, P90 and share of the variance that is the prompt's.
 
     The same options give the same file. The defaults are the paper's real workload (Table A.3, Appendix B).
+
+    \b
+    Examples:
+      tailsieve trace make run.csv.gz --prompts 512 --samples 16
+      tailsieve trace make hard.csv --prompts 512 --p50 2000 --p90 12000 --cap 32768 --prompt-share 0.4
+      tailsieve trace make drift.csv --prompts 64 --checkpoints 30      the shares of Appendix B
+      tailsieve trace make two.csv --prompts 512 --p50 400 --p90 700 --mixture 0.2 6000 9000
     """
     from tailsieve_verl.traces.files import write_trace
     from tailsieve_verl.traces.summary import summarise
@@ -219,9 +211,13 @@ def make(
     write_trace(out, trace)
     result = summarise(trace)
     say(
-        f"{out}: {result.responses} responses of {result.prompts} prompts at {result.checkpoints} checkpoints; "
+        f"{out}: {result.responses} responses of {result.prompts} prompts at {_checkpoints(result.checkpoints)}; "
         f"P50 {result.p50:.0f}, P90 {result.p90:.0f}, longest {result.max}, {result.truncated:.1%} at the cap."
     )
+
+
+def _checkpoints(number: int) -> str:
+    return "1 checkpoint" if number == 1 else f"{number} checkpoints"
 
 
 def _row(result: TraceSummary) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+from typer.testing import CliRunner
 
 from tailsieve_verl.cli import main
 from tailsieve_verl.cli.output import say
@@ -49,3 +50,18 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch):
 def test_brackets_and_colons_in_a_remark_are_text(capsys):
     say("[/bold]x.csv: [red]8[/red] responses :m:")
     assert capsys.readouterr().err == "[/bold]x.csv: [red]8[/red] responses :m:\n"
+
+
+def test_help_fills_the_lines_and_keeps_those_of_examples():
+    assert main.flowing("One.\n\n    Two\n    lines.\n\n    \b\n    Examples:\n      a  b\n") == (
+        "One.\n\nTwo lines.\n\n\b\nExamples:\n  a  b"
+    )
+
+
+@pytest.mark.parametrize("words", ["simulate", "advise", "doctor", "data", "report", "trace make", "trace summary"])
+def test_every_command_shows_examples_a_line_each(words):
+    main._register()
+    said = CliRunner().invoke(main.app, [*words.split(), "--help"], env={"COLUMNS": "160"}).stdout
+    examples = [line.split() for line in said.splitlines() if line.strip().startswith(f"tailsieve {words}")]
+    assert examples
+    assert "**" not in said

@@ -46,6 +46,11 @@ def test_the_table_names_every_policy_and_both_baselines():
         assert text in result.stdout
 
 
+@pytest.mark.parametrize(("seeds", "said"), [("1", "4 steps, 1 seed "), ("2", "4 steps, 2 seeds")])
+def test_the_title_counts(seeds, said):
+    assert said in run("--policy", "verl_default", "--seeds", seeds).stdout.replace("\n", " ")
+
+
 def test_json_csv_and_png_agree(tmp_path):
     result = run("--json", "--csv", tmp_path / "t.csv", "--png", tmp_path / "t.png", "--policy", "verl_default")
     data = json.loads(result.stdout)

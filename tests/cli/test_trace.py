@@ -114,7 +114,8 @@ def test_remarks_go_to_standard_error(tmp_path):
 def test_convert(mixed, tmp_path):
     run("convert", mixed, tmp_path / "small.jsonl", "--model", "small")
     assert read_trace(tmp_path / "small.jsonl").tokens.tolist() == [10, 30, 20, 22]
-    run("make", tmp_path / "real.csv", "--prompts", 100, "--samples", 10)
+    _, remark = run("make", tmp_path / "real.csv", "--prompts", 100, "--samples", 10)
+    assert "1000 responses of 100 prompts at 1 checkpoint;" in " ".join(remark.split())
     run("convert", tmp_path / "real.csv", tmp_path / "strong.csv.gz", "--tail-ratio", 6)
     p50, p90 = np.percentile(read_trace(tmp_path / "strong.csv.gz").tokens, [50, 90])
     assert p90 / p50 == pytest.approx(6, rel=0.01)
