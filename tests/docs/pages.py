@@ -109,6 +109,19 @@ def commands(page: str, text: str | None = None) -> Iterator[Command]:
                 yield Command(page, line, tuple(words), environ, needs_gpus)
 
 
+def spans(page: str) -> Iterator[str]:
+    """What stands between backticks in the page's text, its tables included, on one line each."""
+    for token in MarkdownIt("commonmark").parse((ROOT / page).read_text(encoding="utf-8")):
+        yield from (" ".join(child.content.split()) for child in token.children or () if child.type == "code_inline")
+
+
+def spoken_commands(page: str) -> Iterator[Command]:
+    """Commands of ``tailsieve`` in the text that have arguments; without any it is a name."""
+    for text in spans(page):
+        if re.match(r"tailsieve [a-z]+ ", text):
+            yield Command(page, text, tuple(next(_split(text))))
+
+
 def _lines(block: str) -> Iterator[str]:
     for line in re.sub(r"\\\n\s*", " ", block).splitlines():
         line = line.strip().removeprefix("$ ")

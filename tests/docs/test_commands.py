@@ -24,7 +24,7 @@ from tailsieve_verl.doctor.source import Source
 from tailsieve_verl.workloads.cpu_run import CpuRun
 
 from ..advise.dumps import write_dump
-from .pages import GPU_MARK, ROOT, Command, all_pages, commands
+from .pages import GPU_MARK, ROOT, Command, all_pages, commands, spans, spoken_commands
 
 PAGES = all_pages()
 VERL = Source({"verl": Machine().package_folder("verl")})
@@ -145,8 +145,8 @@ def known_tailsieve(command: Command, group) -> None:
         return
     if words[0] == "doctor" and "--" in words:
         inner = words[words.index("--") + 1 :]
-        assert inner == ["PLACEHOLDER"] or parse_command(inner)
-        if "PLACEHOLDER" not in inner[:1]:
+        assert inner[:1] in ([], ["PLACEHOLDER"]) or parse_command(inner)
+        if inner and inner[0] != "PLACEHOLDER":
             known_verl(Command(command.page, command.text, tuple(inner)))
     current, rest, name = group, words, "tailsieve"
     while hasattr(current, "commands"):
@@ -178,13 +178,22 @@ def check(command: Command, group) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_known(page, tailsieve):
     wrong = []
-    for command in commands(page):
+    for command in (*commands(page), *spoken_commands(page)):
         try:
             check(command, tailsieve)
         except (AssertionError, KeyError, ClickError, ValueError) as error:
             said = error.format_message() if isinstance(error, ClickError) else str(error).splitlines()[0]
             wrong.append(f"{command.text}: {said}")
     assert wrong == [], "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_the_text_names_exist(page):
+    named = {word.partition("::")[0] for span in spans(page) for word in span.split()}
+    paths = [word for word in named if re.fullmatch(r"[a-z]\w*(/[\w-]+)+\.(py|md|sh|yaml)", word)]
+    ours = [path for path in paths if not path.startswith(("verl/", "vllm/"))]
+    roots = (ROOT, ROOT / "tailsieve_verl", (ROOT / page).parent)
+    assert [path for path in ours if not any((root / path).is_file() for root in roots)] == []
 
 
 def elsewhere(command: Command) -> str | None:
