@@ -77,4 +77,4 @@ def command(
     if json_:
         print_json({"data_source": source.repo, "files": report, "skipped": prepared.skipped})
     else:
-        print_table(report, title=f"{source.repo} ({use})", notes=["sha256: of the rows' content, not of the file."])
+        print_table(report, title=f"{where} ({use})", notes=["sha256: of the rows' content, not of the file."])

@@ -44,6 +44,12 @@ def test_every_data_set_from_a_local_file(tmp_path, name):
         assert "<END>" in row["prompt"][-1]["content"]
 
 
+def test_the_table_says_what_was_read(tmp_path):
+    sample = save(tmp_path / "sample.jsonl", samples.GSM8K)
+    output, _ = run("gsm8k", "--from", sample, "--out", tmp_path)
+    assert f"{sample} (test)" in output
+
+
 def test_the_same_options_give_the_same_checksum(tmp_path):
     sample = save(tmp_path / "sample.jsonl", samples.DEEPSCALER)
     reports = [
