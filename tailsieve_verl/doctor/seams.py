@@ -162,7 +162,12 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{LLM}:LLMServerManager.global_load_balancer", "the trainer finds no router"),
     Seam(f"{SERVER}:vLLMReplica", "replicas are not ours"),
     *_overrides(
-        f"{SERVER}:vLLMReplica", "replica:TailSieveReplica", {"__init__": "replicas cannot be built by their rank"}
+        f"{SERVER}:vLLMReplica",
+        "replica:TailSieveReplica",
+        {
+            "__init__": "replicas cannot be built by their rank",
+            "max_concurrency": "health checks of a full replica wait for its requests",
+        },
     ),
     *_names(f"{SERVER}:vLLMReplica", ("server_class", "servers"), "replicas run verl's server, not ours"),
     Seam(f"{SERVER}:vLLMReplica.abort_all_requests", "stragglers cannot be aborted", call=(1, ("reject_request",))),
@@ -238,6 +243,8 @@ SEAMS: tuple[Seam, ...] = (
     Seam("vllm.config.scheduler:SchedulerConfig.scheduler_cls", "our scheduler is not used", use="speculation"),
     Seam("vllm.v1.engine.core:EngineCore", "draft depths cannot be set", use="speculation"),
     Seam("vllm.v1.engine.core:EngineCore.scheduler", "draft depths cannot be set", use="speculation"),
+    Seam("vllm.v1.engine.core:EngineCore.model_executor", "a drafter's weights are not watched", use="speculation"),
+    Seam("vllm.v1.executor.abstract:Executor.is_sleeping", "a sleeping drafter could be read", use="speculation"),
     Seam(
         "vllm.v1.engine.core_client:AsyncMPClient.call_utility_async",
         "draft depths cannot be sent to an engine",

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from tailsieve_verl.config.schema import TailSieveConfig, resolve_split
 from tailsieve_verl.doctor.findings import Section
 from tailsieve_verl.integration.preflight import count_replicas
-from tailsieve_verl.integration.speculation_checks import model_settings
+from tailsieve_verl.integration.speculation_checks import local_folder, model_settings
 
 GIB = 2**30
 #: A bulk replica's running requests are at half of the length limit on average, if answers reach it; most do not.
@@ -155,28 +155,20 @@ def _check_drafter(config: DictConfig, settings: TailSieveConfig, section: Secti
     folder = local_folder(spec.model) if spec.model else None
     weights = _weights(folder)
     if weights is not None:
-        section.ok(f"speculation: the drafter's weights take {weights / GIB:.2g} GiB of every replica, asleep too")
+        section.ok(f"speculation: the drafter's weights take {weights / GIB:.2g} GiB of every replica")
     elif spec.method == "mtp":
         section.note("speculation: MTP layers take about one decoder layer's memory each, and their KV cache.")
     else:
         section.note(f"speculation: {spec.model} is not on this machine, so its memory is not known.")
-
-
-def local_folder(path: str) -> Path | None:
-    """A model's folder: as given, or in the Hugging Face cache; nothing is downloaded."""
-    folder = Path(path).expanduser()
-    if (folder / "config.json").is_file():
-        return folder
-    if path.count("/") == 1 and not path.startswith((".", "/", "~")):
-        try:
-            from huggingface_hub import try_to_load_from_cache
-
-            cached = try_to_load_from_cache(path, "config.json")
-        except Exception:  # not installed, or a name that is none of theirs
-            return None
-        if isinstance(cached, str):
-            return Path(cached).parent
-    return None
+    rollout = config.actor_rollout_ref.rollout
+    model = _weights(local_folder(str(config.actor_rollout_ref.model.path)))
+    if model is not None and rollout.get("free_cache_engine", True):
+        ranks = int(rollout.get("tensor_model_parallel_size") or 1)  # verl's vLLM has no pipeline stages
+        share = (model + (weights or 0)) * int(config.trainer.n_gpus_per_node) / ranks / GIB
+        section.note(
+            f"speculation: while the trainer works, engines keep model and drafter in pinned host memory (sleep level "
+            f"1): {share:.3g} GiB a node at least, beside what the trainer offloads."
+        )
 
 
 def _weights(folder: Path | None) -> int | None:

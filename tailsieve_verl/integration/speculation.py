@@ -1,8 +1,10 @@
 """Speculative decoding of the replicas: launch settings, and the depth table that each replica's pool asks for.
 
     trainer set-up     launch_settings -> rollout.engine_kwargs.vllm of every replica
+    server start       runner_environment: the model runner that follows depths, where vLLM would choose another
     before a step      DepthControl.apply(plan): replicas whose table differs from their pool's get it, and say so
-    after a step       DepthControl.collect(plan): what the engines drafted, by pool -> metrics, alarms, next tables
+    after a rollout    DepthControl.read(plan): what the engines drafted, asked for before they are put to sleep
+    after a step       DepthControl.collect(plan): the same by pool -> metrics, alarms, next tables
 
 Invariants
     * A step starts only after every replica has confirmed the table of its pool; another answer is an error.
@@ -18,11 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tailsieve_verl.config.speculation import ROUTES, SpeculationConfig
+from packaging.version import Version
+
+from tailsieve_verl.config.speculation import ROUTES, SPECULATION, SpeculationConfig
 from tailsieve_verl.core.draft_planner import DraftPlanner
 from tailsieve_verl.core.drafting import AcceptanceWatch, DraftCounts, WeightsWatch
 from tailsieve_verl.core.plan import StepPlan
 from tailsieve_verl.core.speculation import DepthTable
+from tailsieve_verl.integration.speculation_checks import RUNNER, V2_HONOURS_DEPTH
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +89,34 @@ def for_replica(engine_kwargs: dict[str, Any], rank: int) -> None:
         del engine_kwargs["speculative_config"]
 
 
+def runner_environment(engine_kwargs: Mapping[str, Any], vllm: Version) -> dict[str, str]:
+    """Variables to set where the user has not, before an engine is configured with our settings.
+
+    vLLM takes its model runner V2 by itself for many models (0.28: every dense one without linear attention), but on a
+    GPU only. Below 0.32 it ignores depths set at run time, and verl sends an MTP head's weights to runner V1's alone.
+    """
+    spec, runtime = engine_kwargs.get("speculative_config") or {}, engine_kwargs.get("scheduler_cls") == SCHEDULER
+    if not runtime and DEPTHS_KEY not in engine_kwargs:  # speculation is not ours
+        return {}
+    return {RUNNER: "0"} if spec.get("method") == "mtp" or (runtime and vllm < V2_HONOURS_DEPTH) else {}
+
+
+def check_runner(vllm_config: Any, vllm: Version) -> None:
+    """Whether an engine's model runner follows depths set at run time, from what vLLM has made of its settings.
+
+    Raises:
+        SpeculationError: it does not, or the drafter cannot do without the one that does not.
+    """
+    if vllm >= V2_HONOURS_DEPTH:
+        return
+    names = ("_is_dflash2_draft", "_dflash_needs_multi_kv_group")  # of 0.28; a vLLM without them has no such drafter
+    if getattr(vllm_config, "use_v2_model_runner", False) or any(getattr(vllm_config, n, bool)() for n in names):
+        raise SpeculationError(
+            f"this model or drafter runs on vLLM's model runner V2, which ignores draft depths set at run time before "
+            f"vLLM {V2_HONOURS_DEPTH} ({vllm} is installed); set {SPECULATION}.control=launch, or upgrade vLLM."
+        )
+
+
 @dataclass
 class DepthControl:
     """Keeps every replica at its pool's table (module docstring).
@@ -135,13 +168,17 @@ class DepthControl:
         deep = plan.m if self.deep_band is None else self.deep_band
         return (str(self.tables["bulk"]),) * (plan.replicas - deep) + (str(self.tables["tail"]),) * deep
 
+    def read(self, plan: StepPlan) -> None:
+        """Ask the engines what they drafted; while they are awake, as a sleeping one has no weights to look at."""
+        if self.config.control == "runtime":
+            self.reports = self.port.draft_reports([*plan.tail_replicas, *plan.bulk_replicas])
+
     def collect(self, plan: StepPlan) -> dict[str, float]:
-        """Metrics of the step that ended; raises alarms and moves tables that are ``auto``."""
+        """Metrics of the step that was read; raises alarms and moves tables that are ``auto``."""
         pools = {"tail": list(plan.tail_replicas), "bulk": list(plan.bulk_replicas)}
         metrics: dict[str, float] = {}
         if self.config.control != "runtime":
             return metrics
-        self.reports = self.port.draft_reports([rank for ranks in pools.values() for rank in ranks])
         if alarm := self._weights.see({rank: report.get("drafter", []) for rank, report in self.reports.items()}):
             logger.warning("tailsieve: speculation: %s; output stays right, but drafts may be of no use.", alarm)
         total = DraftCounts(self.config.deepest)

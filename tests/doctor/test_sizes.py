@@ -98,7 +98,10 @@ def test_without_a_gpu_or_a_model(base, model):
 def test_a_drafter(base, model):
     spec = "trainer__v1__tailsieve__speculation"
     said = findings(base, **{f"{spec}__method": "dflash", f"{spec}__model": str(model)})
-    assert ("ok", "speculation: the drafter's weights take 16 GiB of every replica, asleep too") in said
+    assert ("ok", "speculation: the drafter's weights take 16 GiB of every replica") in said
+    asleep = {"actor_rollout_ref__model__path": str(model), "actor_rollout_ref__rollout__free_cache_engine": True}
+    said = findings(base, **{f"{spec}__method": "mtp"}, **asleep, **TP2)
+    assert any("in pinned host memory (sleep level 1): 128 GiB a node at least" in text for _, text in said)
     assert any("ngram needs no memory" in t for _, t in findings(base, **{f"{spec}__method": "ngram"}))
     assert any("MTP layers take about one" in t for _, t in findings(base, **{f"{spec}__method": "mtp"}))
 

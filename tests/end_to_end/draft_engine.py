@@ -138,6 +138,7 @@ def watched(engine, kind):
             engine.engine.collective_rpc(corrupt)
         control.apply(plan)
         out = engine.generate(PROMPTS, temperature=0.0, max_tokens=60)
+        control.read(plan)
         metrics = control.collect(plan)
         steps.append({**facts(out), "metrics": metrics, "said": list(said), **control.reports[0]})
         said.clear()

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch
+from packaging.version import Version
 
 from tailsieve_verl.integration.patches import alias_vllm_distribution
 from tailsieve_verl.workloads.models import ensure_tiny
@@ -114,3 +115,55 @@ def test_a_request_without_a_draft_has_had_its_chance(tmp_path):
     report = scheduler.draft_report()
     assert report["drafts"] == [[2, 1, 1], [3, 1, 2]]
     assert report["chances"] == [[2, 0, 1], [2, 1, 1], [3, 0, 2], [3, 1, 2]]
+
+
+def test_a_model_runner_that_ignores_depths_is_refused(tmp_path, monkeypatch):
+    from tailsieve_verl.integration import draft_scheduler
+    from tailsieve_verl.integration.speculation import SpeculationError
+
+    class Config:
+        use_v2_model_runner = True
+
+        def _is_dflash2_draft(self):
+            return not self.use_v2_model_runner
+
+    monkeypatch.setattr(draft_scheduler, "installed_vllm", lambda: Version("0.28.0"))
+    for Config.use_v2_model_runner in (True, False):  # the second: runner V1 was forced on a drafter that needs V2
+        with pytest.raises(SpeculationError, match=r"before vLLM 0.32 .*control=launch"):
+            draft_scheduler.make_scheduler(Config())
+    monkeypatch.setattr(draft_scheduler, "installed_vllm", lambda: Version("0.32.0"))
+    with pytest.raises(AttributeError, match="scheduler_config"):  # passed, and on to building one
+        draft_scheduler.make_scheduler(Config())
+
+
+class SleepingExecutor:
+    is_sleeping = True
+
+    def collective_rpc(self, method):
+        raise AssertionError("memory that is not mapped was read")
+
+
+def test_a_sleeping_engine_s_drafter_is_not_looked_at(tmp_path):
+    from types import SimpleNamespace
+
+    from tailsieve_verl.integration.draft_scheduler import _draft_report
+
+    scheduler = make(False, ensure_tiny(tmp_path / "tiny"))
+    report = _draft_report(SimpleNamespace(scheduler=scheduler, model_executor=SleepingExecutor()))
+    assert report["drafter"] == []
+    assert report["launch_depth"] == DEEPEST
+
+
+def test_the_fingerprint_is_of_the_drafter_s_own_weights():
+    from types import SimpleNamespace
+
+    from tailsieve_verl.integration.draft_scheduler import drafter_weights
+
+    target, drafter = torch.nn.Linear(2, 2, bias=False).requires_grad_(False), torch.nn.Module()
+    drafter.head = target.weight  # shared: it follows the policy
+    drafter.own = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5, -0.25]).bfloat16(), requires_grad=False)
+    drafter.small = torch.nn.Parameter(torch.ones(3).to(torch.float8_e4m3fn), requires_grad=False)
+    worker = SimpleNamespace(model_runner=SimpleNamespace(model=target, drafter=SimpleNamespace(model=drafter)))
+    assert drafter_weights(worker) == [-0.75, 3.75, 4]
+    worker.model_runner.drafter = SimpleNamespace()  # n-grams
+    assert drafter_weights(worker) is None

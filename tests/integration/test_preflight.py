@@ -44,6 +44,7 @@ BAD = {
     "actor_rollout_ref.rollout.disaggregation.enabled": (True, r"disaggregation.enabled=True .* set it to False"),
     "actor_rollout_ref.rollout.nnodes": (1, r"colocated rollout .*rollout.nnodes=0"),
     "actor_rollout_ref.hybrid_engine": (False, r"actor_rollout_ref.hybrid_engine=True"),
+    "actor_rollout_ref.rollout.full_determinism": (True, r"full_determinism=True .* copies of each other; set it to"),
     "actor_rollout_ref.rollout.router_config_path": ("r.yaml", r"router_config_path=r.yaml would replace .* remove it"),
     "actor_rollout_ref.rollout.n": (0, r"rollout.n=0 must be a whole number of at least 1"),
     "actor_rollout_ref.rollout.tensor_model_parallel_size": (8, r"8 devices a replica .* is 4; lower the one"),

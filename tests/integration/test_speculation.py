@@ -16,9 +16,10 @@ from tailsieve_verl.integration.speculation import (
     SpeculationError,
     for_replica,
     launch_settings,
+    runner_environment,
     seats,
 )
-from tailsieve_verl.integration.speculation_checks import check_speculation
+from tailsieve_verl.integration.speculation_checks import RUNNER, check_model, check_speculation
 
 SEATS, R = 8, 4
 
@@ -28,7 +29,7 @@ class Engines:
 
     def __init__(self):
         self.tables, self.calls, self.accepted, self.disobey = {}, [], 0.8, False
-        self.weights = {}
+        self.weights, self.asleep = {}, False
 
     def set_draft_depths(self, tables):
         self.calls.append(sorted(tables))
@@ -36,6 +37,7 @@ class Engines:
         return {r: [0] if self.disobey else self.tables[r] for r in tables}
 
     def draft_reports(self, replicas):
+        assert not self.asleep
         return {r: {**self._report(self.tables[r][1]), "drafter": self.weights.get(r, [])} for r in replicas}
 
     def _report(self, depth):
@@ -52,6 +54,14 @@ def control(**raw):
 
 def plan(q, m, step=2):
     return FixedPolicy(PolicyContext(16, R), q, m).plan(step=step, carried=q)
+
+
+def drafted(depths):
+    """A step's figures as the trainer has them: read while the engines are awake, worked out when they sleep."""
+    depths.port.asleep = False
+    depths.read(plan(4, 1))
+    depths.port.asleep = True
+    return depths.collect(plan(4, 1))
 
 
 def test_the_controller_is_told_which_replica_follows_which_table():
@@ -84,7 +94,7 @@ def test_an_engine_that_does_something_else_is_an_error():
 def test_metrics_are_by_pool_from_the_engines_counts():
     depths, engines = control(depth={"bulk": 0, "tail": 4})
     depths.apply(plan(4, 1))
-    metrics = depths.collect(plan(4, 1))
+    metrics = drafted(depths)
     assert metrics["spec_depth/tail"] == 4
     assert metrics["spec_depth/bulk"] == 0
     assert metrics["spec_accept_length/tail"] == pytest.approx(1 + 4 * 0.8)
@@ -97,10 +107,10 @@ def test_metrics_are_by_pool_from_the_engines_counts():
 def test_a_collapse_is_told_and_stops_drafting_if_asked(on_alarm, after, caplog):
     depths, engines = control(depth=3, on_alarm=on_alarm)
     depths.apply(plan(4, 1))
-    depths.collect(plan(4, 1))
+    drafted(depths)
     engines.accepted = 0.0
     with caplog.at_level(logging.WARNING):
-        depths.collect(plan(4, 1))
+        drafted(depths)
     assert "speculation on the tail route" in caplog.text
     assert "weights are lost or wrong" in caplog.text
     depths.apply(plan(4, 1))
@@ -112,11 +122,11 @@ def test_a_drafter_whose_weights_a_sync_changed_is_told_before_acceptance_shows_
     engines.weights = {rank: [[1.5, 20.0, 100]] for rank in range(R)}
     depths.apply(plan(4, 1))
     with caplog.at_level(logging.WARNING):
-        depths.collect(plan(4, 1))
+        drafted(depths)
         assert not caplog.text
         engines.weights[2] = [[1.4, 20.0, 100]]
-        depths.collect(plan(4, 1))
-        depths.collect(plan(4, 1))
+        drafted(depths)
+        drafted(depths)
     assert caplog.text.count("the drafter's weights on replica 2 changed") == 1
 
 
@@ -126,7 +136,7 @@ def test_auto_probes_settles_and_survives_a_resume():
     for _ in range(6):
         depths.apply(plan(4, 1))
         seen.append(engines.tables[0][1])
-        depths.collect(plan(4, 1))
+        drafted(depths)
     assert seen[:2] == [5, 2]
     assert depths.tables["tail"] == depths.tables["bulk"]
     again, _ = control(depth="auto")
@@ -138,7 +148,7 @@ def test_auto_on_one_route_leaves_the_other_alone():
     depths, engines = control(depth={"bulk": 1, "tail": "auto"})
     for _ in range(4):
         depths.apply(plan(4, 1))
-        depths.collect(plan(4, 1))
+        drafted(depths)
     assert engines.tables[0] == [1] * 9
 
 
@@ -153,7 +163,7 @@ def test_a_planner_that_fails_leaves_the_tables_as_they_are(caplog):
     depths._planner = FailingPlanner()
     before = dict(depths.tables)
     for _ in range(2):
-        metrics = depths.collect(plan(4, 1))
+        metrics = drafted(depths)
     assert metrics["spec_depth/tail"] == 5
     assert depths.tables == before
     assert caplog.text.count("keeps its present tables from here on: no fit") == 1
@@ -192,6 +202,17 @@ def test_a_band_of_deep_replicas_at_launch():
     assert launched == [None, None, 4, 4]
 
 
+def test_engines_start_with_the_model_runner_that_follows_depths():
+    v1 = {RUNNER: "0"}
+    ngram, mtp = parse_speculation({"method": "ngram"}), parse_speculation({"method": "mtp", "control": "launch"})
+    for version, wanted in (("0.28.0", v1), ("0.31.1+cu130", v1), ("0.32.0", {})):
+        assert runner_environment(launch_settings(ngram, 4, 2), Version(version)) == wanted
+    # verl sends an MTP head's weights to runner V1 alone.
+    assert runner_environment(launch_settings(mtp, 4, 2), Version("0.32.0")) == v1
+    for others in ({}, {"speculative_config": {"method": "mtp"}}):
+        assert runner_environment(others, Version("0.28.0")) == {}
+
+
 def config(model="m", **rollout):
     return OmegaConf.create({"actor_rollout_ref": {"model": {"path": model}, "rollout": rollout}})
 
@@ -228,6 +249,24 @@ def test_what_cannot_work_is_refused_before_an_engine_starts(tmp_path, monkeypat
     assert "has no config.json" in refusal({"method": "dflash", "model": str(tmp_path / "none")}, config())
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     assert "VLLM_USE_V2_MODEL_RUNNER=1 ignores draft depths" in refusal(ngram, config())
+
+
+def test_a_model_named_as_on_the_hub_is_checked_once_it_is_here(tmp_path, monkeypatch):
+    """The cache's layout is huggingface_hub's own; the command names the model, and the first check cannot know it."""
+    auto = parse_speculation({"method": "ngram", "depth": "auto"})
+    case, old = config("someone/hybrid"), Version("0.24.0")
+    check_speculation(case, auto, old)
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--someone--hybrid"
+    snapshot = repository / "snapshots/abc"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text("abc")
+    (snapshot / "config.json").write_text(json.dumps({"linear_num_key_heads": 16, "full_attention_interval": 4}))
+    with pytest.raises(TailSieveConfigError, match=r"vLLM 0.24.0 corrupts models with linear attention at depth 0"):
+        check_model(case, auto, old)
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "version https://git-lfs.github.com/spec/v1"])
