@@ -71,7 +71,7 @@ def command(
         int, typer.Option(min=64, help="Prompt tokens of the runs with much context: as long as responses get.")
     ] = 1024,
     replicas: Replicas = 1,
-    depths: Annotated[str | None, typer.Option(help="Speculation depths, for example 0,2,4: a curve for each.")] = None,
+    depths: Annotated[str | None, typer.Option(help="Draft depths, for example 0,2,4: a curve for each.")] = None,
     speculative: Annotated[
         str | None, typer.Option(help="vLLM's speculative_config for --depths as JSON, without num_speculative_tokens.")
     ] = None,

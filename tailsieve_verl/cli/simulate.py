@@ -270,7 +270,7 @@ def _times(c: Any, drafted: str | None) -> dict[str, Any]:
     gains = {"uniform_group": "vs group", "verl_default": "vs verl", drafted: "vs drafts"}
     return {
         "policy": c.policy,
-        "step s": f"{c.step_s.mean:.2f}",
+        "makespan s": f"{c.step_s.mean:.2f}",
         **{title: str(c.speedup[name]) for name, title in gains.items() if name in c.speedup},
         "vs bound": f"{c.over_bound.mean:.3f}",
         "idle tail": "-" if math.isnan(c.idle_tail) else f"{c.idle_tail:.0%}",

@@ -38,6 +38,7 @@ def test_the_table_names_every_policy_and_both_baselines():
         "verl_default",
         "fixed",
         "tailsieve",
+        "makespan s",
         "vs group",
         "vs verl",
         "truncated",
