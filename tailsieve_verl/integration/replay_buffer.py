@@ -17,8 +17,11 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 logger = logging.getLogger(__name__)
 
-# verl polls validation every 2 s; asking the store costs milliseconds.
-VALIDATION_POLL_S = 0.1
+# verl polls validation every 2 s; asking the store costs milliseconds, and grows with the prompts and responses in it.
+VALIDATION_POLL_S, VERL_POLL_S = 0.1, 2.0
+# So the pause after a poll is this many times as long as the poll took, within these bounds: responses are on their way
+# to the same store.
+PAUSE_PER_POLL = 10.0
 # Looking after the replicas costs a call to each.
 VALIDATION_CHECK_S = 20.0
 
@@ -42,13 +45,14 @@ class TailSieveReplayBuffer(ReplayBuffer):
     ) -> None:
         super().__init__(poll_interval=VALIDATION_POLL_S, **kwargs)
         self._finish_rollout, self._look_after = finish_rollout, look_after
-        self._done, self._done_at, self._checked_at = -1, 0.0, 0.0
+        self._done, self._done_at, self._checked_at, self._waited_at = -1, 0.0, 0.0, 0.0
         self.batch: dict[str, GroupFacts] = {}
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """The step's batch; everything else of the partition (trajectories of cut groups) is cleared."""
         if partition_id == "val":
             self._done, self._checked_at = -1, time.monotonic()
+            self._waited_at = self._checked_at
             return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
         expected = self._finish_rollout()
         items = (tq.kv_list(partition_id) or {}).get(partition_id, {})
@@ -68,7 +72,11 @@ class TailSieveReplayBuffer(ReplayBuffer):
         if now - self._checked_at > VALIDATION_CHECK_S:
             self._checked_at = now
             self._look_after(done, now - self._done_at)
-        return super()._wait_for_next_poll(partition_id, last_debug_time)
+        pause = PAUSE_PER_POLL * (now - self._waited_at)
+        self.poll_interval = min(max(pause, VALIDATION_POLL_S), VERL_POLL_S)
+        last_debug_time = super()._wait_for_next_poll(partition_id, last_debug_time)
+        self._waited_at = time.monotonic()
+        return last_debug_time
 
 
 class GroupFacts(NamedTuple):

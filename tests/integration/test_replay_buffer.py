@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from tailsieve_verl.integration import replay_buffer
@@ -33,8 +35,16 @@ def test_an_incomplete_group_is_refused():
         check_batch(tags("ab"), {"c": 2}, 4)
 
 
+def validating(look_after):
+    return TailSieveReplayBuffer(
+        dict, look_after, trainer_mode="sync", trainer_config={}, max_off_policy_threshold=8,
+        max_off_policy_strategy="drop", sampler_kwargs={},
+    )  # fmt: skip
+
+
 def test_a_validation_that_is_awaited_is_looked_after(monkeypatch):
     monkeypatch.setattr(replay_buffer, "VALIDATION_CHECK_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda s: None)
     seen = []
 
     def look_after(done, idle_s):
@@ -42,11 +52,7 @@ def test_a_validation_that_is_awaited_is_looked_after(monkeypatch):
         if len(seen) == 3:
             raise TimeoutError("enough")
 
-    buffer = TailSieveReplayBuffer(
-        dict, look_after, trainer_mode="sync", trainer_config={}, max_off_policy_threshold=8,
-        max_off_policy_strategy="drop", sampler_kwargs={},
-    )  # fmt: skip
-    buffer.poll_interval = 0.001
+    buffer = validating(look_after)
     buffer._wait_for_next_poll("val", 0.0)
     buffer.finished_keys["val"] = {"a"}
     buffer._wait_for_next_poll("val", 0.0)
@@ -55,3 +61,21 @@ def test_a_validation_that_is_awaited_is_looked_after(monkeypatch):
     assert [done for done, _ in seen] == [0, 1, 1]
     assert seen[1][1] == 0.0
     assert seen[2][1] > 0.0
+
+
+def test_a_store_that_answers_slowly_is_asked_less_often(monkeypatch):
+    """A poll of 3 ms has the shortest pause after it, one of 40 ms ten times that, and none more than verl's."""
+    clock, pauses = [1000.0], []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    buffer = validating(lambda done, idle_s: None)
+    buffer._waited_at = clock[0]  # as sample() sets it
+    for poll_s in (0.003, 0.04, 0.4):
+        clock[0] += poll_s
+        buffer._wait_for_next_poll("val", 0.0)
+    assert pauses == [0.1, pytest.approx(0.4), 2.0]
