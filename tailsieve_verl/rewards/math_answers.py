@@ -6,13 +6,17 @@
        with a base written below are compared by their values
     4. a right answer that cannot be parsed: rule 1 has decided
 
-Runs in a worker process (see :mod:`~tailsieve_verl.rewards.math_worker`): math-verify's own time-outs are signals,
-which work in a main thread only, and computations inside one C call outlast them.
+Runs in a worker process (see :mod:`~tailsieve_verl.rewards.math_worker`): time-outs are signals, which work in a main
+thread only, and computations inside one C call outlast them. They count CPU seconds; math-verify's own go by the clock,
+and would turn right answers into wrong ones on a busy machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal
 
@@ -20,7 +24,7 @@ Verdict = Literal["right", "wrong", "no answer", "too long", "unreadable gold", 
 
 #: Characters of an answer that is compared at all. The longest right answers of the data sets have a few hundred.
 LONGEST = 2000
-#: Seconds for parsing one answer, and for comparing two; usual ones take milliseconds.
+#: CPU seconds for parsing one answer, and for comparing two; usual ones take milliseconds.
 STEP_S = 3
 
 #: 0.1\overline{6}: digits before the point, those that do not repeat, and those that do. math-verify reads it as 0.1
@@ -52,8 +56,12 @@ _FUNCTIONS = {
 }
 
 
+class _OutOfTime(BaseException):
+    """A step has used its time. No Exception: sympy and math-verify catch those."""
+
+
 def judge(gold: str, answer: str | None) -> Verdict:
-    """Compare an answer with the right one (module docstring)."""
+    """Compare an answer with the right one (module docstring); in a main thread only."""
     if answer is None or not answer.strip():
         return "no answer"
     if len(answer) > LONGEST:
@@ -64,6 +72,13 @@ def judge(gold: str, answer: str | None) -> Verdict:
         return "wrong"
     if (number := _based(gold)) is not None and (other := _based(answer)) is not None:
         return "right" if number == other else "wrong"
+    try:
+        return _compared(gold, answer)
+    except _OutOfTime:
+        return "timeout"
+
+
+def _compared(gold: str, answer: str) -> Verdict:
     right = _parsed(gold)
     if not right:
         return "unreadable gold"
@@ -72,8 +87,23 @@ def judge(gold: str, answer: str | None) -> Verdict:
     offered = _parsed(answer)
     # By itself math-verify takes no inequality for an interval, lest the problem's own be copied: |x - 1| < 3.
     solved = bool(offered) and _is_solved(offered[0])
-    same = bool(offered) and verify(right, offered, timeout_seconds=STEP_S, allow_set_relation_comp=solved)
+    with _step():
+        same = bool(offered) and verify(right, offered, timeout_seconds=None, allow_set_relation_comp=solved)
     return "right" if same else "wrong"
+
+
+@contextlib.contextmanager
+def _step() -> Iterator[None]:
+    def stop(number: int, frame: Any) -> None:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, STEP_S, 1.0)  # again, should something have caught the first
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def is_words(text: str) -> bool:
@@ -102,7 +132,8 @@ def _parsed(text: str) -> list[Any]:
     body = _REPEATING.sub(_fraction, body)
     # Behind the dollar sign math-verify reads it as a hundredth; 50% then equals 50 and 0.5 alike.
     body, percent = re.subn(r"\\?%\s*$", "", body)
-    read = parse(f"${body}${'%' if percent else ''}", _targets(), parsing_timeout=STEP_S)
+    with _step():
+        read = parse(f"${body}${'%' if percent else ''}", _targets(), parsing_timeout=None)
     return [expression for expression in read if not isinstance(expression, str)]
 
 

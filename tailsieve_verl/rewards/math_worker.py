@@ -17,8 +17,8 @@ from tailsieve_verl.rewards.math_answers import judge
 
 #: Bytes of address space; sympy itself needs a few hundred MiB of it.
 MEMORY = 4 << 30
-#: CPU seconds of one answer: beyond what the time-outs of its three steps allow.
-CPU_S = 30
+#: CPU seconds of one answer: beyond what the time-outs of its three steps allow. Ends what no signal interrupts.
+CPU_S = 12
 
 
 def main() -> None:

@@ -1,7 +1,13 @@
 """The rule of the mathematical reward, against cases worked out by hand."""
 
+import contextlib
+import signal
+import time
+
+import math_verify
 import pytest
 
+from tailsieve_verl.rewards import math_answers
 from tailsieve_verl.rewards.math_answers import LONGEST, is_words, judge
 
 EQUAL = [
@@ -124,6 +130,27 @@ def test_no_answer(answer):
 )
 def test_a_right_answer_that_cannot_be_read_is_compared_as_text(gold, answer, verdict):
     assert judge(gold, answer) == verdict
+
+
+def test_a_step_is_limited_in_cpu_time_and_not_by_the_clock(monkeypatch):
+    judge("1/2", "x+1")  # imports, and builds grammars
+    parse = math_verify.parse
+
+    def waiting(*arguments, **options):
+        time.sleep(0.5)  # what a busy machine does
+        return parse(*arguments, **options)
+
+    def busy(*arguments, **options):
+        while True:
+            with contextlib.suppress(Exception):  # sympy has such places
+                sum(range(1000))
+
+    monkeypatch.setattr(math_answers, "STEP_S", 0.3)
+    monkeypatch.setattr(math_verify, "parse", waiting)
+    assert judge("12", "6+6") == "right"
+    monkeypatch.setattr(math_verify, "parse", busy)
+    assert judge("12", "6+6") == "timeout"
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
 def test_an_endless_answer_is_not_read_at_all():
