@@ -3,7 +3,7 @@
 #   make demo         set up, then real GRPO on the CPU with TailSieve     about 5 min + 6 min
 #   make test         set up, lint, type check, all tests                  about 5 min + 18 min
 #   make test-resume  kill a real run after every step and resume it       about 10 min
-#   make compare      two tasks, seven policies, side by side              about 80 min
+#   make compare      two tasks, nine kinds of run, side by side           about 100 min
 #   make docs         the documentation site, in .cache/site              about 1 min
 #   make bench        router and core benchmarks                           about 1 min
 #

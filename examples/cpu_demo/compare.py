@@ -38,12 +38,14 @@ _OURS = "trainer.v1.tailsieve"
 _NGRAM = [f"{_OURS}.speculation.method=ngram", f"+{_OURS}.speculation.extra.prompt_lookup_max=3"]
 POLICIES = {
     "uniform": ["+tailsieve=uniform_group"],
+    "uniform_again": ["+tailsieve=uniform_group"],  # how far two runs of the same differ
     "verl": ["+tailsieve=fixed", f"{_OURS}.q=0", f"{_OURS}.m=0"],  # request by request, as verl deals a batch
     "fixed": ["+tailsieve=fixed", f"{_OURS}.policy=inner_loop", f"{_OURS}.q=1", f"{_OURS}.m=1"],
     "tailsieve": ["+tailsieve=default"],
     "plain_verl": [],  # without TailSieve at all
     "ngram_uniform": ["+tailsieve=uniform_group", *_NGRAM],
     "ngram": ["+tailsieve=default", *_NGRAM],
+    "ngram_auto": ["+tailsieve=default", *_NGRAM, *(f"{_OURS}.speculation.depth.{at}=auto" for at in ("tail", "bulk"))],
 }
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cpu-comparison.md"
 

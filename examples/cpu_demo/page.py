@@ -97,12 +97,14 @@ def _processor() -> str:
 def _variants(ran: Collection[str]) -> str:
     what = {
         "uniform": "group g on replica g mod R, the paper's baseline",
+        "uniform_again": "the same once more: how far two runs of one kind differ",
         "verl": "request by request over all replicas, as verl deals a batch, run by our trainer",
         "fixed": "half of the replicas are the tail pool, q follows the pools' completion times",
         "tailsieve": "the default: starts uniform, splits once it predicts a gain",
         "plain_verl": "verl without TailSieve; its trainer looks for finished steps every 2 s",
         "ngram_uniform": "`uniform` with n-gram drafts of 3 tokens",
         "ngram": "`tailsieve` with n-gram drafts of 3 tokens",
+        "ngram_auto": "`tailsieve` with n-gram drafts, their depth found on the run, 0 where none pays",
     }
     return markdown_table([{"run": f"`{run}`", "what": text} for run, text in what.items() if run in ran]).rstrip()
 
