@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailsieve_verl.cli.output import JsonFlag, print_json, print_table, write_csv, write_whole
 from tailsieve_verl.errors import UserError
+
+if TYPE_CHECKING:
+    from tailsieve_verl.compare.study import Study
 
 
 def command(
@@ -39,8 +43,9 @@ def command(
 
     Reads TailSieve's record (tailsieve/steps.jsonl), verl's metrics file or console output, and
     rollout dumps, whichever a run has. Runs must have trained on the same prompts in the same
-    order. A run that drafts with tail routing is also compared with the one that drafts alike
-    under uniform routing, over all steps and over steps 1 to 8 (the paper's D.1).
+    order; one that has not, or that cannot be read, is left out, with a note and exit status 1. A
+    run that drafts with tail routing is also compared with the one that drafts alike under uniform
+    routing, over all steps and over steps 1 to 8 (the paper's D.1).
 
     \b
     Examples:
@@ -48,15 +53,7 @@ def command(
       tailsieve compare before=old/metrics.jsonl after=new/metrics.jsonl --unpaired
     """
     from tailsieve_verl.compare.plot import plot_fig7
-    from tailsieve_verl.compare.report import (
-        bias_table,
-        comparison_rows,
-        length_table,
-        notes,
-        page,
-        run_table,
-        speedup_table,
-    )
+    from tailsieve_verl.compare.report import comparison_rows, notes, page
     from tailsieve_verl.compare.runlog import read_runlog
     from tailsieve_verl.compare.study import by_step, compare, summary
     from tailsieve_verl.curves import load_curve
@@ -65,8 +62,18 @@ def command(
         given = None if curve is None else load_curve(curve)
     except (OSError, ValueError) as error:
         raise UserError(f"--curve {curve} cannot be used: {error}.") from None
-    logs = [read_runlog(path, label) for label, path in _named(runs)]
+    logs, left = [], []
+    for number, (label, path) in enumerate(_named(runs)):
+        try:
+            logs.append(read_runlog(path, label))
+        except UserError as error:
+            if number == 0 or baseline == label is not None:
+                raise  # without its baseline there is nothing to compare
+            left.append(str(error))
+    if left and len(logs) < 2:
+        raise UserError(left[0])
     study = compare(logs, baseline=baseline, unpaired=unpaired, early=early, skip=skip, curve=given)
+    study = replace(study, left_out=(*left, *study.left_out))
     if out:
         write_csv(out / "fig7.csv", by_step(study))
         write_csv(out / "runs.csv", summary(study, skip))
@@ -76,7 +83,17 @@ def command(
         write_whole(out / "report.md", lambda name: Path(name).write_text(text, encoding="utf-8"))
     if as_json:
         print_json({"runs": summary(study, skip), "speedups": comparison_rows(study), "notes": notes(study)})
-        return
+    else:
+        _print(study, skip)
+        if out:
+            typer.echo(f"\nwritten to {out}: fig7.png, fig7.csv, runs.csv, speedups.csv, report.md")
+    if study.left_out:
+        raise UserError(f"{len(study.left_out)} of {len(runs)} runs could not be compared; the notes say why.")
+
+
+def _print(study: Study, skip: int) -> None:
+    from tailsieve_verl.compare.report import bias_table, length_table, notes, run_table, speedup_table
+
     print_table(run_table(study, skip), "Runs")
     terminal = [{key: value for key, value in row.items() if key != "step"} for row in speedup_table(study)]
     print_table(terminal, "Speed-up of generation")
@@ -86,8 +103,6 @@ def command(
         print_table(lengths, "Lengths trained on, against the baseline's")
     for note in notes(study):
         typer.echo(f"- {note[0].upper()}{note[1:]}")
-    if out:
-        typer.echo(f"\nwritten to {out}: fig7.png, fig7.csv, runs.csv, speedups.csv, report.md")
 
 
 def _named(runs: Sequence[str]) -> list[tuple[str | None, str]]:

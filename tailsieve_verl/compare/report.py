@@ -127,7 +127,7 @@ def notes(study: Study) -> list[str]:
     shaky = [label for label, bound in study.bounds.items() if bound.confidence < 0.5]
     if shaky:
         found.append(f"the decode curve of {', '.join(shaky)} rests on few completions: its bound is rough (--curve).")
-    return [*found, *study.remarks]
+    return [*found, *study.remarks, *(f"left out: {why}" for why in study.left_out)]
 
 
 def page(study: Study, picture: str | None = None, skip: int = 0, heading: str = "#") -> str:

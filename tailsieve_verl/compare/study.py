@@ -43,12 +43,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that is printed, written and drawn."""
+    """Everything that is printed, written and drawn; ``left_out``: a sentence for each run that cannot be compared."""
 
     runs: tuple[RunLog, ...]
     bounds: dict[str, Bound]
     comparisons: tuple[Comparison, ...]
     remarks: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
 def compare(
@@ -60,7 +61,7 @@ def compare(
     skip: int = 0,
     curve: DecodeCurve | None = None,
 ) -> Study:
-    """Compare runs (module docstring).
+    """Compare runs (module docstring); those that cannot be compared with the baseline are left out.
 
     Args:
         baseline: a label; the first run if ``None``.
@@ -70,7 +71,7 @@ def compare(
         curve: decode curve for the lower bounds; learned from each run's completions if ``None``.
 
     Raises:
-        UserError: fewer than two runs, two of one name, an unknown baseline, runs of other prompts, no common step.
+        UserError: fewer than two runs that can be compared, two of one name, an unknown baseline.
     """
     labels = [run.label for run in runs]
     if len(runs) < 2:
@@ -80,19 +81,29 @@ def compare(
     if baseline is not None and baseline not in labels:
         raise UserError(f"--baseline {baseline} is none of the runs: {', '.join(labels)}.")
     first = runs[labels.index(baseline)] if baseline else runs[0]
-    for run in runs:
-        why = None if run is first or unpaired else difference(run, first)
-        if why:
-            raise UserError(
-                f"{run.label} and {first.label} did not train on the same prompts in the same order: {why}; compare "
-                f"runs of one data file, seed and batch size, or add --unpaired for their means alone."
-            )
+    left = {run.label: why for run in runs if run is not first and (why := _apart(run, first, unpaired, skip))}
+    runs = [run for run in runs if run.label not in left]
+    if len(runs) < 2:
+        raise UserError(next(iter(left.values())))
     bounds = {run.label: bound for run in runs if (bound := lower_bound(run, curve)) is not None}
     found: list[Comparison] = []
     for run in runs:
         for against in _baselines(run, first, runs):
             found += _windows(run, against, bounds, unpaired, early, skip)
-    return Study(tuple(runs), bounds, tuple(found), tuple(_remarks(runs, skip)))
+    return Study(tuple(runs), bounds, tuple(found), tuple(_remarks(runs, skip)), tuple(left.values()))
+
+
+def _apart(run: RunLog, first: RunLog, unpaired: bool, skip: int) -> str | None:
+    """Why a run cannot be compared with the baseline; ``None`` if it can."""
+    why = None if unpaired else difference(run, first)
+    if why:
+        return (
+            f"{run.label} and {first.label} did not train on the same prompts in the same order: {why}; compare "
+            f"runs of one data file, seed and batch size, or add --unpaired for their means alone."
+        )
+    if any(step > skip and step in first.generation_s for step in run.steps):
+        return None
+    return f"{run.label} and {first.label} have no finished step in common{f' after step {skip}' if skip else ''}."
 
 
 def summary(study: Study, skip: int = 0) -> list[dict[str, Any]]:
@@ -162,7 +173,7 @@ def _windows(
     paired = difference(run, against) is None
     common = [step for step in run.steps if step > skip and step in against.generation_s]
     if not common:
-        raise UserError(f"{run.label} and {against.label} have no finished step in common" + _after(skip) + ".")
+        return []
     split = [step for step in common if step in run.split]
     windows = {"all": common}
     if max(common) > early:
@@ -211,7 +222,3 @@ def _mean(values: Any, steps: Sequence[int]) -> float | None:
     found = [values[step] for step in steps if step in values]
     mean = float(np.mean(found)) if found else math.nan
     return None if math.isnan(mean) else mean
-
-
-def _after(skip: int) -> str:
-    return f" after step {skip}" if skip else ""

@@ -48,6 +48,17 @@ def test_tables_files_and_json(two, tmp_path):
     assert data["runs"][0]["run"] == "uniform"
 
 
+def test_a_run_that_cannot_be_compared_is_left_out_and_said(two, tmp_path):
+    other = write_metrics(tmp_path / "other" / "metrics.jsonl", [1.0])
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="2 of 4 runs could not be compared; the notes say why"):
+        invoke(two[0], other, tmp_path / "none", two[1], "--out", out)
+    text = (out / "report.md").read_text()
+    assert "| ours | uniform |" in text
+    assert "Left out: other and uniform did not train" in text
+    assert "none does not exist" in text
+
+
 def test_bad_input_is_one_sentence(two, tmp_path):
     other = write_metrics(tmp_path / "other" / "metrics.jsonl", [1.0])
     for arguments, sentence in (

@@ -159,6 +159,14 @@ def test_other_prompts_are_refused_unless_unpaired(tmp_path, runs):
         assert (found.generation.paired, found.shift) == (None, None)
 
 
+def test_runs_that_cannot_be_compared_cost_the_others_nothing(tmp_path, runs):
+    odd = read_runlog(write_record(tmp_path / "odd", [2.0] * 10, keys="other"))
+    found = compare([runs[0], odd, runs[1]])
+    assert [run.label for run in found.runs] == ["uniform", "tailsieve"]
+    assert rows(found) == rows(compare(runs[:2]))
+    assert "Left out: odd and uniform did not train on the same prompts" in page(found)
+
+
 def test_bad_input_is_one_sentence(runs, tmp_path):
     for arguments, options, sentence in (
         (runs[:1], {}, "needs at least two runs"),
