@@ -1,5 +1,6 @@
 """Our server and replica, without an engine: what they tell vLLM and Ray before one starts."""
 
+import logging
 import os
 from types import SimpleNamespace
 
@@ -12,6 +13,9 @@ from packaging.version import Version
 from tailsieve_verl.integration import replica
 from tailsieve_verl.integration.speculation import SCHEDULER
 from tailsieve_verl.integration.speculation_checks import RUNNER
+
+# What verl's server imports silences the warnings of the whole process, and with them other tests'.
+logging.root.setLevel(logging.WARNING)
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "0"), ("1", "1")])
