@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,8 @@ def run_model(name: str, options: argparse.Namespace, loads: dict[str, Picked]) 
             )
             say(f"{name} {trace}: {time.monotonic() - began:.0f} s")
         calibrations.append(calibrated(f"{name}-{len(loads)}", replicas, options))
-    around = zip(loads.items(), calibrations, calibrations[1:], strict=False)
-    return [row for (trace, load), *both in around for row in rows_of(name, trace, load, runs[trace], *both)]
+    around = zip(loads.items(), pairwise(calibrations), strict=True)
+    return [row for (trace, load), both in around for row in rows_of(name, trace, load, runs[trace], *both)]
 
 
 def calibrated(name: str, replicas: list[ReplicaProcess], options: argparse.Namespace) -> Calibration:

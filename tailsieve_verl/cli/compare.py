@@ -67,7 +67,7 @@ def command(
         try:
             logs.append(read_runlog(path, label))
         except UserError as error:
-            if number == 0 or baseline == label is not None:
+            if number == 0 or (label is not None and label == baseline):
                 raise  # without its baseline there is nothing to compare
             left.append(str(error))
     if left and len(logs) < 2:
